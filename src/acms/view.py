@@ -182,8 +182,8 @@ class View:
             namespace=self._namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
             limit=None if limit is None else validation.validate_integer(limit, "limit", least=1),
-            superseded=bool(include_superseded),
-            relevant=bool(relevant_only),
+            include_superseded=bool(include_superseded),
+            only_relevant=bool(relevant_only),
         )
         return await self._run_recall(recall)
 
@@ -215,9 +215,9 @@ class View:
             namespace=self._namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
             limit=limit,
-            superseded=include_superseded,
-            relevant=True,
-            on_topic=True,
+            include_superseded=include_superseded,
+            only_relevant=True,
+            only_on_topic=True,
             others_whole=others_whole,
         )
         return await self._run_recall(recall)

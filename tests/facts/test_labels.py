@@ -196,7 +196,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     async def noted(self: StableHistory, *given: Any) -> Any:
         placed = await begin(self, *given)
-        found.append(placed.window.began)
+        found.append(placed.window.began_at)
         return placed
 
     monkeypatch.setattr(StableHistory, "_begin", noted)

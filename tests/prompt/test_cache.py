@@ -42,7 +42,7 @@ def record_epochs(storage: StorageBackend) -> list[tuple[str, int]]:
 
     async def put(context: str, name: str, data: Any, *, rev: int) -> Any:
         placed = CacheWindow.unpack(next(iter(read_windows(data).values())))
-        found.append((context, placed.began))
+        found.append((context, placed.began_at))
         return await inner(context, name, data, rev=rev)
 
     storage.put_record = put  # type: ignore[method-assign]

@@ -57,7 +57,7 @@ def prompt_scope(*children: Node) -> Scope:
 
 
 def left_out_nodes(found: FittedPrompt) -> list[tuple[str, str, bool]]:
-    return [(one.path, one.rule, one.gone) for one in found.left]
+    return [(one.path, one.rule, one.gone) for one in found.omissions]
 
 
 def composed_pieces(*ranked: tuple[str, float]) -> ComposedMessage:
@@ -244,7 +244,11 @@ def test_a_stated_count_is_not_taken_for_that_of_the_cut_text() -> None:
     (one,) = found.placed
     assert one.message.tokens is None
     assert one.message.sources == ("m1",)
-    assert (found.left[0].ids, found.left[0].gone, found.left[0].tokens) == (("m1",), False, 32 - one.tokens)
+    assert (found.omissions[0].ids, found.omissions[0].gone, found.omissions[0].tokens) == (
+        ("m1",),
+        False,
+        32 - one.tokens,
+    )
 
 
 # ── composed messages ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,7 +262,7 @@ def test_pieces_go_lowest_first_and_of_equals_the_later_one() -> None:
     found = fit_tree(tree, 6)
     assert found.placed[0].message.text == "pins:\na 1"
     assert left_out_nodes(found) == [("prompt/pins", "pieces", True)] * 3
-    assert [one.ids for one in found.left] == [("b",), ("c",), ("d",)]
+    assert [one.ids for one in found.omissions] == [("b",), ("c",), ("d",)]
 
 
 def test_the_last_piece_is_cut_and_then_the_message_goes() -> None:
@@ -272,7 +276,7 @@ def test_the_last_piece_is_cut_and_then_the_message_goes() -> None:
     assert found.placed[1].rendition == "cut"
     assert found.placed[1].message.text.startswith("pins:\nw0 w1")
     assert found.placed[1].message.role is Role.DEVELOPER
-    assert [(one.ids, one.gone) for one in found.left] == [(("w0",), False), (("low",), True)]
+    assert [(one.ids, one.gone) for one in found.omissions] == [(("w0",), False), (("low",), True)]
     assert texts_of_fit(fit_tree(tree, 4)) == ["go"]
 
 
@@ -387,7 +391,7 @@ def test_a_summary_is_asked_for_only_when_room_is_short() -> None:
     assert found.placed[0].rendition == "summary"
     assert found.placed[0].message == text_message(wrap_text("the story so far", SUMMARY), Role.SYSTEM)
     assert found.summaries == (("sum", "the story so far", len(need.groups)),)
-    assert {one.rule for one in found.left} == {"summary"}
+    assert {one.rule for one in found.omissions} == {"summary"}
     assert found.tokens <= 30  # half of the room stays free
 
 

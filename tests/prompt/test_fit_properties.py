@@ -235,8 +235,8 @@ def test_a_fitted_prompt_is_within_its_limit_and_accounts_for_all(
     assert all(one.tokens == codec.cost(one.message) for one in found.placed)
     assert all(step.after < step.before for step in found.steps)
     units = list(iterate_leaves(tree))
-    left = {id: one for one in found.left for id in one.ids}
-    assert all(one.rule and one.reason and one.tokens >= 0 for one in found.left)
+    left = {id: one for one in found.omissions for id in one.ids}
+    assert all(one.rule and one.reason and one.tokens >= 0 for one in found.omissions)
     shown = iter([one for one in found.placed if one.rendition != "summary"])
     place = next(shown, None)
     for where in units:  # in order: what is shown comes in the order of the tree

@@ -242,7 +242,7 @@ def test_the_address_follows_from_what_it_says_and_from_nothing_else() -> None:
         "tools": (tool,),
         "marks": (CacheMark(messages=1, version="2", ttl=300),),
         "reads": (Read(LOG, 12, 3, (("c_parent", 4),)),),
-        "left": (Omission(("a", "b"), "prompt/pins", "truncate", "no room", 30),),
+        "omissions": (Omission(("a", "b"), "prompt/pins", "truncate", "no room", 30),),
         "steps": (Step("prompt/pins", 1, "truncate", 90, 60),),
     }
     assert (
@@ -393,7 +393,7 @@ def explained_prompt(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
     manifest = make_manifest(
         placed,
         log,
-        left=left,
+        omissions=left,
         recalls=(recalled,) if older else (),
         reads=(Read(LOG, 11, 8, (("c_parent", 4),)),),
     )

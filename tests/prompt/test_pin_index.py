@@ -110,9 +110,9 @@ def test_an_index_is_what_its_changes_say(story):
 # ── the block, and what became of it ────────────────────────────────────────────────────────────────────────────────
 
 
-def make_pin_block(texts, namespace="user:123", how=None):
+def make_pin_block(texts, namespace="user:123", strategy=None):
     return build_pin_block(
-        namespace, texts, role=Role.DEVELOPER, priority=1, how=how or Truncate(1200), floor=100
+        namespace, texts, role=Role.DEVELOPER, priority=1, strategy=strategy or Truncate(1200), floor=100
     )
 
 
@@ -130,7 +130,7 @@ def test_all_pins_are_one_message_and_the_last_goes_first():
 def test_no_pins_are_no_message_and_reserve_nothing():
     scope = make_pin_block([])
     assert (scope.children, scope.floor) == ((), 0)
-    assert make_pin_block([], how=Omit()).children == ()
+    assert make_pin_block([], strategy=Omit()).children == ()
 
 
 def test_the_id_of_a_block_is_one_step_of_a_path():

@@ -208,7 +208,7 @@ async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
         assert await ingest_and_wait(session, *(f"message m{n}" for n in range(8))) == "queued"
         assert await ingest_and_wait(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
-        assert session._shared.embedding._size <= 9 * module.ENTRY
+        assert session._shared.embedding._queued_size <= 9 * module.ENTRY
         assert embedder.gate is not None
         embedder.gate.set()
         async with asyncio.timeout(300):
@@ -264,7 +264,7 @@ async def test_few_logs_are_healed_at_once_and_the_others_after_them(
         for session in sessions:
             while (await session.get_session_stats()).coverage < 1:
                 await asyncio.sleep(0.05)
-        assert len(at_work._complete) <= 5
+        assert len(at_work._complete_versions) <= 5
 
 
 async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recall(
@@ -279,7 +279,7 @@ async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recal
         assert said.count("pending") > 3
         at_work = sessions[0]._shared.embedding
         assert at_work is not None
-        assert len(at_work._overflowed) == 1
+        assert len(at_work._overflowed_logs) == 1
         assert embedder.gate is not None
         embedder.gate.set()
         while not all([(await session.recall("cat")).coverage == 1 for session in sessions]):
@@ -298,7 +298,7 @@ async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_th
             await ingest_and_wait(session, "lunch at noon", "rain tomorrow")
         at_work = sessions[0]._shared.embedding
         assert at_work is not None
-        while at_work._overflowed:
+        while at_work._overflowed_logs:
             await asyncio.sleep(0.01)
         assert len(embedder.calls) < 8, "not every log asked in vain"
 

@@ -16,7 +16,13 @@ from acms.log.facts import collect_facts as facts_of
 from acms.log.facts import valid_times
 from acms.log.in_force import Stale, find_demotions
 from acms.ports import TokenCounter
-from acms.recall.candidates import CandidateSet, OmissionReasons, Terms, collect_candidates, find_newest_group
+from acms.recall.candidates import (
+    CandidateSet,
+    Conditions,
+    OmissionReasons,
+    collect_candidates,
+    find_newest_group,
+)
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
 from acms.recall.fact_candidates import FactIndex, measure_rarities
@@ -36,7 +42,7 @@ FRAME = TextFrame(BYTES)
 def candidates_for(log: Log, query: str = "orders", size: int = 256, **given: Any) -> CandidateSet:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
-    return collect_candidates(field, rank_corpus(field, query, size), Terms(**given), FRAME)
+    return collect_candidates(field, rank_corpus(field, query, size), Conditions(**given), FRAME)
 
 
 def candidate_versions(found: Any) -> list[int]:
@@ -471,7 +477,10 @@ def test_a_tool_group_that_says_what_was_replaced_is_left_out_as_a_whole() -> No
     log.fact("Orders run on django.", replaces=[old.version], demotes={2: [[25, 40]]})
     assert rules_by_version(recall_from_log(log, "orders port", 1000), log)[answer.version] == "superseded"
     assert rules_by_version(recall_from_log(log, "orders port", 1000), log)[1] == "superseded"
-    assert rules_by_version(recall_from_log(log, "orders port", 1000, superseded=True), log)[2] == "score"
+    assert (
+        rules_by_version(recall_from_log(log, "orders port", 1000, include_superseded=True), log)[2]
+        == "score"
+    )
 
 
 def test_an_older_copy_of_what_was_replaced_is_left_out_too_and_a_newer_one_is_not() -> None:

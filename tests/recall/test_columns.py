@@ -65,7 +65,7 @@ def test_sign_bits_stand_for_the_cosine_of_the_share_of_signs_that_differ(
     query = unit_vector(drawn.normal(size=dimension))
     held = by_version(rows)
     found = find_cosines(field, "s", query)
-    assert (found.exact, found.known) == (False, len(held))
+    assert (found.exact, found.known_count) == (False, len(held))
     for place, best in enumerate(found.cosines.tolist()):
         if place + 1 not in held:
             assert np.isnan(best)

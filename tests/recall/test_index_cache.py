@@ -687,7 +687,7 @@ async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pyte
                 at._lineages,
                 known._ids,
             )
-            sizes.append(max(map(len, (*held, known._absent, embedding._queries))))
+            sizes.append(max(map(len, (*held, known._absent, embedding._query_vectors))))
         return found
 
     expected = await answers()

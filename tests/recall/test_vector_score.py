@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from acms.log.in_force import Replacements
 from acms.recall import vector_score
-from acms.recall.candidates import Terms, collect_candidates
+from acms.recall.candidates import Conditions, collect_candidates
 from acms.recall.corpus import Corpus
 from acms.recall.index import BLOCK, Segment, Vectors, pack_signs
 from acms.recall.planner import TextFrame
@@ -75,7 +75,7 @@ def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, s
         else:
             assert np.isnan([found.cosines[place], again[place]]).all()
     assert found.exact
-    assert found.known == len(expected)
+    assert found.known_count == len(expected)
 
 
 def test_spaces_are_never_compared() -> None:
@@ -275,7 +275,7 @@ def clustered_corpus(
 
 
 def kept_versions(field: Corpus, asked: Query) -> set[int]:
-    offered = collect_candidates(field, Ranking(field, asked), Terms(episode=False), FRAME)
+    offered = collect_candidates(field, Ranking(field, asked), Conditions(episode=False), FRAME)
     return {
         choice.candidate.unit.version
         for choice in divide_budget(offered.past, (), 2000, 0.0, 0.25)

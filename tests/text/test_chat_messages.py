@@ -28,8 +28,8 @@ from acms.log.trust import is_instruction
 from acms.model import Head
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
-from acms.recall.candidates import Terms, collect_candidates
-from acms.recall.pipeline import LogSpan, _build_gathered
+from acms.recall.candidates import Conditions, collect_candidates
+from acms.recall.pipeline import LogSpan, _build_span
 from acms.recall.planner import Rows, TextFrame, build_candidate, choose_newest_suffix, render_choice
 from acms.recall.request import Ranked, Recall
 from acms.text import chat_messages
@@ -54,7 +54,7 @@ def gather_messages(log: Log, budget: int, counter: TokenCounter) -> LogSpan:
         cost = sum(build_candidate(unit, Source.WINDOW, frame).tokens for unit in folded.units)
         if not folded.unresolved and (after <= 0 or cost > budget):
             read = [entry for entry in log.entries[max(0, after) :] if entry.kind in SHOWN]
-            return _build_gathered(
+            return _build_span(
                 Head(context="c_x"), log.version, read, log.replacements(), folded, max(0, after)
             )
     raise AssertionError("the loop ends with the whole log")
@@ -77,7 +77,7 @@ def plan_from_log(log: Log, query: str, budget: int, counter: TokenCounter) -> C
     if not newest.whole or cost + chat_messages.PRIMER > budget:
         field = field_of(log.entries)
         found = Ranked("c_x", log.version, field, rank_corpus(field, query))
-        terms = Terms(shown=led, episode=False)
+        terms = Conditions(shown=led, episode=False)
         candidates = collect_candidates(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, found, candidates), asked, counter, TextFrame(counter))
     rows = {entry.id: entry for entry in log.entries}

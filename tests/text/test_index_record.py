@@ -64,7 +64,7 @@ def test_every_field_is_read_back(draft: Draft) -> None:
     plain = {number for number, count in count_terms(split_words(draft.content)).items() if not count}
     minute = min(to_microseconds(draft.created_at) // 60_000_000, 2**31 - 1)
     said = Counter({number: min(count, 255) for number, count in counts.items()})
-    named = {number for name in names_in(draft.content) for number in name.also} | plain
+    named = {number for name in names_in(draft.content) for number in name.extra_terms} | plain
     named -= counts.keys()
     said.update(named)
     said.update(day_terms(minute // 1440))

@@ -231,15 +231,15 @@ def test_names_add_to_the_words_of_any_text_and_take_nothing_away(text: str) -> 
     said = [primary_term(word) for word in remove_function_words(split_words(text))]
     assert searchable_terms(text)[: len(said)] == said
     for name in find_names(text):
-        assert name.also
-        assert all(0 < number < 1 << BITS for number in name.also)
-        assert len(set(name.also)) == len(name.also)
+        assert name.extra_terms
+        assert all(0 < number < 1 << BITS for number in name.extra_terms)
+        assert len(set(name.extra_terms)) == len(name.extra_terms)
 
 
 @given(st.text("aA0_-./: é数", max_size=30), st.sampled_from([" ", "\n", "\t", " (", ") "]))
 def test_names_do_not_depend_on_what_stands_beside_them(text: str, between: str) -> None:
-    alone = {number for name in find_names("user_id") for number in name.also}
-    assert alone <= {number for name in find_names(f"{text}{between}user_id") for number in name.also}
+    alone = {number for name in find_names("user_id") for number in name.extra_terms}
+    assert alone <= {number for name in find_names(f"{text}{between}user_id") for number in name.extra_terms}
 
 
 def test_what_is_longer_than_a_name_is_data() -> None:
@@ -251,7 +251,7 @@ def test_parts_are_told_from_the_whole() -> None:
     assert set(name.parts) == set(content_terms(["get", "user", "name"])) - set(
         content_terms(split_words("src/getUserName.py"))
     )
-    assert set(name.parts) < set(name.also)
+    assert set(name.parts) < set(name.extra_terms)
 
 
 def test_words_are_stemmed_the_same_beside_pystemmer(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from acms.plan.nodes import Step as Shrunk
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
-from acms.prompt.steps import Hint, Readable, Recalling, Shrinking, Step, WrittenMessage
+from acms.prompt.steps import Hint, Readable, RecallStep, ShrinkingContent, Step, WrittenMessage
 from acms.prompt.steps import Log as WholeLog
 from acms.prompt_types import CachePrediction, Count, PromptMessage, Tool, Use
 from acms.providers import codecs
@@ -64,8 +64,8 @@ class RemotelyRendered(Rendered):
                 warnings=answer["warnings"],
                 manifest=lambda: Manifest.from_json(answer["manifest"]),
                 recalls=(),
-                left=(),
-                after=after,
+                omissions=(),
+                previous=after,
             )
             self._omitted = int(answer["omitted"])
             self._sources = tuple([tuple(map(str, ids)) for ids in answer["sources"]])
@@ -205,10 +205,10 @@ async def _describe_step(step: Step) -> dict[str, Json]:
             return {"type": "message", "role": message.role.value, "parts": parts, "name": message.name}
         case WholeLog(session, None):
             return {"type": "session", "session": await _describe_session(session)}
-        case Shrinking():
+        case ShrinkingContent():
             content = [await _describe_step(inner) for inner in step.steps]
             return {"content": content, "priority": step.priority, **_describe_shrinking(step)}
-        case Recalling():
+        case RecallStep():
             return await _describe_recall(step)
         case Hint():
             return {"type": "cacheHint", "id": step.id, "version": step.version, "ttl": step.ttl}
@@ -221,7 +221,7 @@ async def _describe_step(step: Step) -> dict[str, Json]:
             )
 
 
-async def _describe_recall(step: Recalling) -> dict[str, Json]:
+async def _describe_recall(step: RecallStep) -> dict[str, Json]:
     """Serialize a recall step."""
     description: dict[str, Json] = {
         "type": "recall",
@@ -238,7 +238,7 @@ async def _describe_recall(step: Recalling) -> dict[str, Json]:
     return description
 
 
-def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
+def _describe_shrinking(step: ShrinkingContent) -> dict[str, Json]:
     """Serialize the shrinking strategy of a step as fields of the HTTP API."""
     match step.strategy:
         case Window() if step.newest is not None:

@@ -1,7 +1,8 @@
 """The prompt tree: scopes and leaves, and how each of them may shrink when the budget is short.
 
-The prompt builder makes a tree, and `acms.prompt.fit` reads it, in the order of the prompt. A leaf is one message, a
-whole tool group, or one message written from pieces that can be left out one by one: pins, recalled items.
+The prompt builder makes a tree, and `acms.prompt.fit` reads it, in the order of the prompt. A *leaf* is a message
+group (one message, or a tool call with its answers), or one message composed of pieces that can be left out one by one,
+such as pins and recalled items.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class MessageGroup(NamedTuple):
     #: Versions of the first and last entry shown; 0 for the caller's text.
     first: int = 0
     last: int = 0
-    #: Tokens of all messages of the log before it: a position that never changes, by which a history is cut.
+    #: Tokens of all messages of the log before it: a position that never changes. Histories start at such positions.
     before: int = 0
     #: True for a leaf that must stay even when its scope shrinks: the newest message of a history.
     mandatory: bool = False
@@ -95,11 +96,11 @@ class Window(NamedTuple):
 
 
 class Summarise(NamedTuple):
-    """Replace the oldest part with a summary when the budget is short."""
+    """Replace the oldest messages of a content with a summary when the budget is short."""
 
     #: Name of the stored summary.
     id: str
-    #: The stored text, and for how many leading groups it stands; "" and 0 when there is none that matches.
+    #: The stored text, and how many leading groups it covers; "" and 0 without a stored text that matches the content.
     text: str = ""
     covers: int = 0
     #: Tokens a summary may have.
@@ -112,7 +113,7 @@ Strategy: TypeAlias = Omit | Truncate | Window | Summarise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A part of a prompt with a priority and, where it can shrink, a way to."""
+    """A part of a prompt with a priority and, if it can shrink by itself, a strategy to do so."""
 
     #: Unique among its siblings; paths such as "prompt/history" name scopes in errors and ledgers.
     id: str
@@ -124,7 +125,7 @@ class Scope:
     #: Tokens it may have at most, always, and tokens it is not shrunk below.
     ceiling: int | None = None
     floor: int = 0
-    #: True when it changes from turn to turn and is laid behind everything that does not.
+    #: True for content that changes from turn to turn: it is laid out behind all content that stays the same.
     moves: bool = False
 
 
@@ -170,7 +171,7 @@ class Omission(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One thing a fit tried."""
+    """One shrinking of one scope by a fit, successful or not."""
 
     path: str
     priority: int
@@ -186,14 +187,14 @@ class FittedPrompt(NamedTuple):
     placed: tuple[PlacedMessage, ...]
     #: Raw tokens of the whole request, base included.
     tokens: int
-    left: tuple[Omission, ...]
+    omissions: tuple[Omission, ...]
     steps: tuple[Step, ...]
     #: Stored summaries to be written once the prompt is rendered: (id, text, groups it replaces).
     summaries: tuple[tuple[str, str, int], ...] = ()
 
 
 class NeedSummary(NamedTuple):
-    """A question of a fit: a text that can replace these messages; answered with it, or None when there is none."""
+    """The request of a fit for a text that can replace some messages, answered with the text, or None without one."""
 
     id: str
     #: The summary of the messages before them, or "" if there were none.

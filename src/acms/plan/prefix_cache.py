@@ -28,16 +28,17 @@ def grid_step(budget: int, share: float) -> int:
 
     Only the three highest bits of the number are kept, so that nearly equal budgets have the same grid.
     """
-    most = max(1, int(budget * share))
-    lowest_kept_bit = 1 << max(0, most.bit_length() - 3)
-    return most // lowest_kept_bit * lowest_kept_bit
+    step = max(1, int(budget * share))
+    lowest_kept_bit = 1 << max(0, step.bit_length() - 3)
+    return step // lowest_kept_bit * lowest_kept_bit
 
 
 def window_length(budget: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
     """Return by how many tokens a log grows before the start of its history moves; 0 if it moves every turn.
 
     `tokens` and `messages` count the whole log. Where the average message takes less than a sixtieth of the budget, the
-    window is half as long: the best slack grows with the root of the length of a turn.
+    window is half as long: the best slack grows with the root of the length of a turn. A caller that knows no average
+    passes 1 as `tokens` and gets the undivided length.
     """
     if not slack:
         return 0

@@ -30,10 +30,10 @@ def join_answers(units: Sequence[MessageGroup]) -> list[MessageGroup]:
     """
     pairing = _Pairing()
     drafts = [pairing.read(unit) for unit in units]
-    joined: list[MessageGroup] = []
+    joined_units: list[MessageGroup] = []
     for draft in drafts:
-        joined += [draft] if isinstance(draft, MessageGroup) else draft.build()
-    return merge_parallel_calls(joined)
+        joined_units += [draft] if isinstance(draft, MessageGroup) else draft.build()
+    return merge_parallel_calls(joined_units)
 
 
 def merge_parallel_calls(units: Sequence[MessageGroup]) -> list[MessageGroup]:
@@ -41,21 +41,21 @@ def merge_parallel_calls(units: Sequence[MessageGroup]) -> list[MessageGroup]:
 
     The first version of such a unit is that of its call, the last version that of its answer.
     """
-    merged: list[MessageGroup] = []
+    merged_units: list[MessageGroup] = []
     latest_call = earliest_answer = 0  # versions in the newest merged unit
     for unit in units:
         if not _is_single_call(unit):
-            merged.append(unit)
+            merged_units.append(unit)
             latest_call = earliest_answer = 0
             continue
         latest_call = max(latest_call, unit.first)
         earliest_answer = min(earliest_answer, unit.last)
         if latest_call < earliest_answer:
-            merged[-1] = _merge_call(merged[-1], unit)
+            merged_units[-1] = _merge_call(merged_units[-1], unit)
         else:
-            merged.append(unit)
+            merged_units.append(unit)
             latest_call, earliest_answer = unit.first, unit.last
-    return merged
+    return merged_units
 
 
 def _is_single_call(unit: MessageGroup) -> bool:
@@ -128,16 +128,16 @@ def _rebuild_scope(scope: Scope, drafts: Iterator[MessageGroup | _Draft]) -> Sco
 
 def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
     """Merge the parallel calls in each run of adjacent units among the nodes of a scope."""
-    merged: list[Node] = []
+    nodes: list[Node] = []
     run: list[MessageGroup] = []
     for node in children:
         if isinstance(node, MessageGroup):
             run.append(node)
             continue
-        merged += merge_parallel_calls(run)
-        merged.append(node)
+        nodes += merge_parallel_calls(run)
+        nodes.append(node)
         run = []
-    return [*merged, *merge_parallel_calls(run)]
+    return [*nodes, *merge_parallel_calls(run)]
 
 
 def _needs_no_pairing(unit: MessageGroup) -> bool:
@@ -222,27 +222,27 @@ class _Draft:
         if not self.answer_units and tuple(messages) == unit.messages:
             return [unit]
         first, last, mandatory = unit.first, unit.last, unit.mandatory
-        for other in self.answer_units:
+        for answer_unit in self.answer_units:
             # The caller's text is never left out, so a logged call that it answers is not left out either.
-            is_answered_by_caller = unit.first > 0 and not other.first
-            mandatory = mandatory or other.mandatory or is_answered_by_caller
-            if other.first:
-                first = min(first or other.first, other.first)
-                last = max(last, other.last)
+            is_answered_by_caller = unit.first > 0 and not answer_unit.first
+            mandatory = mandatory or answer_unit.mandatory or is_answered_by_caller
+            if answer_unit.first:
+                first = min(first or answer_unit.first, answer_unit.first)
+                last = max(last, answer_unit.last)
         return [MessageGroup(tuple(messages), first, last, unit.before, mandatory)]
 
     def _order_messages(self) -> list[PromptMessage]:
         """Return the messages with answers behind their calls; calls made before any answer came stay together."""
-        ordered: list[PromptMessage] = []
+        messages: list[PromptMessage] = []
         pending: list[_Call] = []  # calls whose answers are not placed yet
         for message, calls, number in self.messages:
             are_answered_later = all(call.answer and call.answered_at > number for call in pending)
             if not calls or not are_answered_later:
-                ordered += [call.answer_or_placeholder() for call in pending]
+                messages += [call.answer_or_placeholder() for call in pending]
                 pending = []
-            ordered.append(message)
+            messages.append(message)
             pending += calls
-        return ordered + [call.answer_or_placeholder() for call in pending]
+        return messages + [call.answer_or_placeholder() for call in pending]
 
 
 class _Pairing:
@@ -264,18 +264,18 @@ class _Pairing:
             if message.role is Role.TOOL:
                 self._read_answers(message, draft)
                 continue
-            rest = self._extract_results(message, draft)
+            without_results = self._extract_results(message, draft)
             calls: list[_Call] = []
             if message.role is Role.ASSISTANT:
                 calls = [
-                    _Call(part.call_id, rest.group, draft)
-                    for part in rest.parts
+                    _Call(part.call_id, without_results.group, draft)
+                    for part in without_results.parts
                     if isinstance(part, ToolCall)
                 ]
             for call in reversed(calls):  # of two calls with one id in a message, the first is answered first
                 self._open_calls.setdefault(call.id, []).append(call)
-            if rest.parts or rest is message:
-                draft.messages.append(_DraftMessage(rest, calls, self._number))
+            if without_results.parts or without_results is message:  # a message of results only is dropped
+                draft.messages.append(_DraftMessage(without_results, calls, self._number))
         return draft
 
     def _extract_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
@@ -284,15 +284,17 @@ class _Pairing:
         if not results:
             return message
         self._read_answers(replace(message, parts=results), draft)
-        rest = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
-        return replace(message, parts=rest, tokens=None, counter="")
+        other_parts = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        return replace(message, parts=other_parts, tokens=None, counter="")
 
     def _read_answers(self, message: PromptMessage, draft: _Draft) -> None:
         """Assign the tool results in a message to their calls; a result without a call becomes text of the user."""
         if is_placeholder(message):
             return  # a new placeholder is made if the call stays without an answer
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        others: tuple[Part, ...] = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        other_parts: tuple[Part, ...] = tuple(
+            [part for part in message.parts if not isinstance(part, ToolResult)]
+        )
         stray_outputs: list[str] = []
         for part in results:
             call = self._close_call(part.call_id, message.group)
@@ -302,20 +304,20 @@ class _Pairing:
             call.answered_at = self._number
             call.answer = message
             if message.role is not Role.TOOL or len(message.parts) > 1:
-                parts = (*others, part)
+                parts = (*other_parts, part)
                 call.answer = replace(message, role=Role.TOOL, parts=parts, tokens=None, counter="")
-            others = ()  # the first answer has the other parts of the message
+            other_parts = ()  # the first answer has the other parts of the message
             if call.draft is not draft:
                 call.draft.answer_units.append(draft.unit)
         if not results:
             stray_outputs = [message.text]
-            others = tuple([part for part in others if not isinstance(part, Text)])
-        if stray_outputs or others:
+            other_parts = tuple([part for part in other_parts if not isinstance(part, Text)])
+        if stray_outputs or other_parts:
             texts = [Text(wrap_text(output, ORPHAN)) for output in stray_outputs]
             as_user = replace(
                 message,
                 role=Role.USER,
-                parts=(*texts, *others),
+                parts=(*texts, *other_parts),
                 name=None,
                 group=None,
                 tokens=None,

@@ -45,11 +45,11 @@ from acms.prompt.steps import (
     Hint,
     Inside,
     Log,
-    Plugged,
+    PluginStep,
     Readable,
-    Recalling,
+    RecallStep,
     SessionAtService,
-    Shrinking,
+    ShrinkingContent,
     Step,
     SummarisedContent,
     WrittenMessage,
@@ -97,8 +97,8 @@ class Builder(Recipe):
         self._on_event = on_event
 
     def __repr__(self) -> str:
-        bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
-        return f"<{type(self).__name__} {bound}, {len(self.steps)} steps>"
+        binding = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
+        return f"<{type(self).__name__} {binding}, {len(self.steps)} steps>"
 
     # ── required content ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,20 +124,20 @@ class Builder(Recipe):
     ) -> Self:
         """Add a message of the assistant; `tool_calls` as `ACMS.ingest` takes them."""
         text, parts = _text_and_parts(content)
-        made = contents.build_message(
+        message = contents.build_message(
             Role.ASSISTANT, text, parts=parts, tool_calls=tool_calls, reasoning=reasoning, name=name
         )
-        return self._with(WrittenMessage(made))
+        return self._with_steps(WrittenMessage(message))
 
     def tool(self, call_id: str, output: str, is_error: bool = False) -> Self:
         """Add the answer to a tool call; it is shown together with the call, wherever that stands."""
         result = ToolResult(call_id, output, bool(is_error))
-        return self._with(WrittenMessage(contents.build_message(Role.TOOL, parts=[result])))
+        return self._with_steps(WrittenMessage(contents.build_message(Role.TOOL, parts=[result])))
 
     def message(self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of any role."""
         text, parts = _text_and_parts(content)
-        return self._with(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
+        return self._with_steps(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
 
     # ── shrinkable content ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,12 +158,12 @@ class Builder(Recipe):
         entries that stay in front too, however old they are; `FitError` if they leave no room for the newest message.
         """
         if only is not None or first:
-            content = self._selected(content, only, first)
+            content = self._select_entries(content, only, first)
         return self._with_shrinking("history", content, Window(), priority)
 
-    def _selected(self, content: Content, only: Iterable[str] | None, first: Iterable[str]) -> Content:
+    def _select_entries(self, content: Content, only: Iterable[str] | None, first: Iterable[str]) -> Content:
         """Return a prompt that shows only some entries of a session (`only`), some of them in front (`first`)."""
-        made, steps = self._read(content, "content")
+        prompt, steps = self._read_content(content, "content")
         session = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
         if session is None or isinstance(session, SessionAtService):
             raise ValidationError(
@@ -174,7 +174,7 @@ class Builder(Recipe):
         front = tuple(validation.validate_ids(first, "first"))
         if only is not None:
             session = show_only(session, {*validation.validate_ids(only, "only"), *front})
-        return type(self)(made.codec)._with(Log(session, first=front))
+        return type(self)(prompt.codec)._with_steps(Log(session, first=front))
 
     def last(self, content: Content, n: int, *, priority: int = SHRINKABLE) -> Self:
         """Add the last n messages of a content, wherever in it they stand.
@@ -227,7 +227,7 @@ class Builder(Recipe):
         fails. Without a summarizer the extractive one writes it. With `pin` it is pinned too. A `role` that instructs
         becomes user unless everything the summary covers instructs.
         """
-        made, steps = self._read(content, "content")
+        prompt, steps = self._read_content(content, "content")
         step = SummarisedContent(
             steps,
             validation.validate_key(id, "id"),
@@ -236,7 +236,7 @@ class Builder(Recipe):
             _validate_priority(priority),
             validation.parse_choice(role, Role, "role"),
         )
-        return made._with(step)
+        return prompt._with_steps(step)
 
     def recall(
         self,
@@ -288,7 +288,7 @@ class Builder(Recipe):
         cap, field = (tokens, "tokens") if budget is None else (budget, "budget")
         if cap is not None:
             cap = validation.validate_integer(cap, field, most=validation.BUDGET)
-        step = Recalling(
+        step = RecallStep(
             session=_validate_session(self._unwrap(session)),
             query=query,
             tokens=cap,
@@ -297,7 +297,7 @@ class Builder(Recipe):
             keeps_position=validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
             options=options,
         )
-        return self._with(step)
+        return self._with_steps(step)
 
     def pinned_kv(
         self,
@@ -356,37 +356,41 @@ class Builder(Recipe):
         name = validation.validate_name(name, "name")
         if "/" in name:
             raise ValidationError("must not contain a slash", field="name")
-        if any(isinstance(step, Shrinking) and step.name == name for step in self.steps):
+        if any(isinstance(step, ShrinkingContent) and step.name == name for step in self.steps):
             raise ValidationError(f"there is a section {name!r} already", field="name")
-        made, steps = self._read(content, "content")
+        prompt, steps = self._read_content(content, "content")
         strategy: Strategy | None = None
         if priority is not None:
             strategy, priority = Truncate(), _validate_priority(priority)
         if share is not None:
             share = validation.validate_fraction(share, "share")
-        step = Shrinking(name, steps, strategy, priority or 0, floor=floor, ceiling=ceiling, share=share)
-        return made._with(step)
+        step = ShrinkingContent(
+            name, steps, strategy, priority or 0, floor=floor, ceiling=ceiling, share=share
+        )
+        return prompt._with_steps(step)
 
     # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, content: Content) -> Self:
-        """Add any content as it is: sessions whole, and nothing of it shrinks unless it says so itself."""
-        made, steps = self._read(content, "content")
-        return made._with(*steps)
+        """Add any content as it is: a session whole, and only content that has a strategy of its own shrinks."""
+        prompt, steps = self._read_content(content, "content")
+        return prompt._with_steps(*steps)
 
     def when(self, condition: object, then: Callable[[Self], Self]) -> Self:
         """Return the result of a function of this prompt if a condition holds, else this prompt unchanged."""
         if not condition:
             return self
-        made = then(self)
-        _validate_prompt(made, "then")
-        return made
+        prompt = then(self)
+        _validate_prompt(prompt, "then")
+        return prompt
 
     def use(self, plugin: Plugin) -> Self:
         """Add the content that a plugin returns at each render."""
         if isinstance(plugin, type | Builder) or not callable(getattr(plugin, "render", None)):
             raise ValidationError("must be an object with an async method render(request)", field="plugin")
-        return self._with(Plugged(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower()))
+        return self._with_steps(
+            PluginStep(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower())
+        )
 
     def raw(self, node: Node | PromptMessage) -> Self:
         """Add a message or a node of the prompt tree as it is."""
@@ -395,25 +399,25 @@ class Builder(Recipe):
                 f"must be a PromptMessage, Scope, MessageGroup or ComposedMessage, not {type(node).__name__}",
                 field="node",
             )
-        made, steps = self._read(node, "node")
-        return made._with(*steps)
+        prompt, steps = self._read_content(node, "node")
+        return prompt._with_steps(*steps)
 
     def merge(self, *prompts: Builder) -> Self:
         """Add everything of other prompts in order, tools too; they must be bound to the same codec or to none."""
-        made = self
+        merged = self
         for prompt in prompts:
-            other = _validate_prompt(prompt, "prompts")
-            made = made._bind_to_codec_of(other)._with(*other.steps)
-            new_tools = [tool for tool in other.offered if tool not in made.offered]
+            fragment = _validate_prompt(prompt, "prompts")
+            merged = merged._bind_to_codec_of(fragment)._with_steps(*fragment.steps)
+            new_tools = [tool for tool in fragment.offered if tool not in merged.offered]
             if new_tools:
-                made.offered = contents.parse_tools([*made.offered, *new_tools])
-        return made
+                merged.offered = contents.parse_tools([*merged.offered, *new_tools])
+        return merged
 
     def tools(self, tools: Sequence[Tool | Mapping[str, Json]]) -> Self:
         """Add functions the model may call: `Tool`, or mappings in neutral or in OpenAI's form."""
-        made = self._with()
-        made.offered = contents.parse_tools([*self.offered, *contents.parse_tools(tools)])
-        return made
+        prompt = self._with_steps()
+        prompt.offered = contents.parse_tools([*self.offered, *contents.parse_tools(tools)])
+        return prompt
 
     def cache_hint(self, *, id: str = "prompt", version: str = "", ttl: int | None = None) -> Self:
         """Mark the end of a prefix that the provider is asked to cache: everything before this call.
@@ -427,7 +431,7 @@ class Builder(Recipe):
         version = validation.validate_text(version, "version", limit=validation.NAME_CHARS)
         if ttl is not None:
             ttl = validation.validate_integer(ttl, "ttl", least=1)
-        return self._with(Hint(id, version, ttl))
+        return self._with_steps(Hint(id, version, ttl))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -436,36 +440,36 @@ class Builder(Recipe):
         """Return the object to read for a caller's session or store: itself, unless a blocking prompt unwraps it."""
         return value
 
-    def _with(self, *steps: Step) -> Self:
+    def _with_steps(self, *steps: Step) -> Self:
         """Return a copy with more steps."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.steps = (*self.steps, *steps)
+        prompt = object.__new__(type(self))
+        prompt.__dict__.update(self.__dict__)
+        prompt.steps = (*self.steps, *steps)
         # Nothing that moves may stand before the last cache hint.
-        hints = [index for index, step in enumerate(made.steps) if isinstance(step, Hint)]
-        if hints and any(map(contents.has_moving_content, made.steps[: hints[-1]])):
+        hints = [index for index, step in enumerate(prompt.steps) if isinstance(step, Hint)]
+        if hints and any(map(contents.has_moving_content, prompt.steps[: hints[-1]])):
             raise ValidationError(
                 "what is recalled changes from turn to turn and cannot be part of a cached prefix",
                 field="cache_hint",
                 options=("call cache_hint before recall",),
             )
-        return made
+        return prompt
 
     def _bind_to_codec_of(self, other: Recipe) -> Self:
-        """Return the prompt bound to the codec of another one if it had none; an error if they have different ones."""
-        theirs = other.codec
-        if theirs is None or self.codec is theirs:
+        """Return the prompt, bound to the codec of another one if it has none; an error if their codecs differ."""
+        codec = other.codec
+        if codec is None or self.codec is codec:
             return self
-        made = self._with()
+        prompt = self._with_steps()
         if self.codec is None:
-            made.codec = theirs
-        elif (self.codec.name, self.codec.model) != (theirs.name, theirs.model):
+            prompt.codec = codec
+        elif (self.codec.name, self.codec.model) != (codec.name, codec.model):
             raise ValidationError(
-                f"is bound to {theirs.name} {theirs.model}, this prompt to {self.codec.name} {self.codec.model}",
+                f"is bound to {codec.name} {codec.model}, this prompt to {self.codec.name} {self.codec.model}",
                 field="prompts",
                 options=("build fragments with Prompt() and no codec",),
             )
-        return made
+        return prompt
 
     def _with_shrinking(
         self,
@@ -480,23 +484,25 @@ class Builder(Recipe):
         """Return a copy with a content that shrinks by a strategy; `role` is that of a plain text."""
         if isinstance(content, str):
             content = contents.build_message(role, content)
-        made, steps = self._read(content, "content")
+        prompt, steps = self._read_content(content, "content")
         if isinstance(strategy, Window) and any(map(contents.has_moving_content, steps)):
             raise ValidationError(
                 "is recalled and stands behind the messages, not among them",
                 field="content",
                 options=("call recall on the prompt itself",),
             )
-        return made._with(Shrinking(name, steps, strategy, _validate_priority(priority), newest=newest))
+        return prompt._with_steps(
+            ShrinkingContent(name, steps, strategy, _validate_priority(priority), newest=newest)
+        )
 
-    def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
+    def _read_content(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
         """Return this prompt, bound to the codec of prompts inside the content, and the content as checked steps."""
-        bound: list[Recipe] = []
-        steps = steps_of(self._unwrap(content), field, bound)
-        made = self
-        for one in bound:
-            made = made._bind_to_codec_of(one)
-        return made, tuple(steps)
+        nested_prompts: list[Recipe] = []
+        steps = steps_of(self._unwrap(content), field, nested_prompts)
+        prompt = self
+        for nested in nested_prompts:
+            prompt = prompt._bind_to_codec_of(nested)
+        return prompt, tuple(steps)
 
 
 class Prompt(Builder):
@@ -533,9 +539,9 @@ class Prompt(Builder):
             self.codec,
             budget,
             tools=self.offered,
-            read=lambda made: self._read(made, "plugin")[1],
+            read_content=lambda content: self._read_content(content, "plugin")[1],
             after=after,
-            listeners=[one for one in (self._on_event, on_event) if one is not None],
+            listeners=[listener for listener in (self._on_event, on_event) if listener is not None],
         )
 
 

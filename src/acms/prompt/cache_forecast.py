@@ -18,45 +18,50 @@ def find_hoisted_roles(
 ) -> frozenset[Role]:
     """Return the roles whose messages a codec sends before all others, whatever their position: system text in some.
 
-    `normal` is that of the codec: it returns messages in the order of the request.
+    `normal` is the method of the codec that returns messages in the order of the request.
     """
-    spoken = PromptMessage(role=Role.USER, parts=(Text("a"),))
-    found: set[Role] = set()
+    user_message = PromptMessage(role=Role.USER, parts=(Text("a"),))
+    hoisted_roles: set[Role] = set()
     for role in LEADING:
-        first = normal((spoken, PromptMessage(role=role, parts=(Text("b"),))))[0]
-        if first.role is not Role.USER:
-            found.add(role)
-    return frozenset(found)
+        first_message = normal((user_message, PromptMessage(role=role, parts=(Text("b"),))))[0]
+        if first_message.role is not Role.USER:
+            hoisted_roles.add(role)
+    return frozenset(hoisted_roles)
 
 
 def predict_cache(
-    now: Manifest, previous: Manifest | None, codec: Codec, *, key: str = ""
+    current: Manifest, previous: Manifest | None, codec: Codec, *, key: str = ""
 ) -> CachePrediction:
     """Predict which part of a prompt the provider can read from its cache after an earlier prompt, and why.
 
     Whole messages are compared by their hashes, in the order in which the provider reads them: tools, hoisted messages,
     then the rest. `key` is the name under which the cache is kept, if a hint gave one.
     """
-    base = codec.base(now.tools)
-    prediction = CachePrediction(key=key, total_tokens=base + _count_tokens(now.messages))
+    base = codec.base(current.tools)
+    prediction = CachePrediction(key=key, total_tokens=base + _count_tokens(current.messages))
     if previous is None:
         return replace(prediction, reason="there is no earlier prompt to compare with")
-    hoisted = find_hoisted_roles(codec.normal)
-    old, new = _sort_as_read(previous, hoisted), _sort_as_read(now, hoisted)
-    old_messages, new_messages = [sent for _, sent in old], [sent for _, sent in new]
-    preamble_change = _find_preamble_change(now, previous, key)
+    hoisted_roles = find_hoisted_roles(codec.normal)
+    previous_read, current_read = (
+        _sort_as_read(previous, hoisted_roles),
+        _sort_as_read(current, hoisted_roles),
+    )
+    old_messages, new_messages = [sent for _, sent in previous_read], [sent for _, sent in current_read]
+    preamble_change = _find_preamble_change(current, previous, key)
     if preamble_change is not None:
-        changed, reason = preamble_change
-        first = _change_at(new, 0, now) if new else None
-        return replace(prediction, compared=True, changed=changed, first_change=first, reason=reason)
-    shared = count_shared_messages(old_messages, new_messages)
-    shared_tokens = base + _count_tokens(new_messages[:shared])
+        changed_part, reason = preamble_change
+        first = _change_at(current_read, 0, current) if current_read else None
+        return replace(prediction, compared=True, changed=changed_part, first_change=first, reason=reason)
+    shared_count = count_shared_messages(old_messages, new_messages)
+    shared_tokens = base + _count_tokens(new_messages[:shared_count])
     readable_tokens = shared_tokens
-    reason = _explain_first_change(old_messages, new_messages, shared)
-    if codec.marks_only:
-        marked = _count_marked_messages(previous, old, shared, implicit=codec.implicit_mark)
-        if marked is not None and (now.marks or codec.implicit_mark):
-            readable_tokens = base + _count_tokens(new_messages[:marked])
+    reason = _explain_first_change(old_messages, new_messages, shared_count)
+    if codec.marks_only:  # such a provider caches nothing but prefixes that end with a mark
+        marked_count = _count_marked_messages(
+            previous, previous_read, shared_count, implicit=codec.implicit_mark
+        )
+        if marked_count is not None and (current.marks or codec.implicit_mark):
+            readable_tokens = base + _count_tokens(new_messages[:marked_count])
         else:
             readable_tokens = 0
             reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
@@ -67,54 +72,62 @@ def predict_cache(
         reason=reason,
         compared=True,
     )
-    if shared == len(old):
+    if shared_count == len(previous_read):
         return prediction
-    changed = _changed_part(old_messages, new_messages, shared)
-    return replace(prediction, first_change=_change_at(new, shared, now), changed=changed)
+    changed_part = _changed_part(old_messages, new_messages, shared_count)
+    return replace(
+        prediction, first_change=_change_at(current_read, shared_count, current), changed=changed_part
+    )
 
 
 def _count_tokens(messages: Sequence[Sent]) -> int:
     return sum([sent.tokens for sent in messages])
 
 
-def count_shared_messages(old: Sequence[Sent], new: Sequence[Sent]) -> int:
+def count_shared_messages(old_messages: Sequence[Sent], new_messages: Sequence[Sent]) -> int:
     """Return how many messages two prompts begin with in common."""
-    shared = 0
-    while shared < min(len(old), len(new)) and old[shared].hash == new[shared].hash:
-        shared += 1
-    return shared
+    count = 0
+    while (
+        count < min(len(old_messages), len(new_messages))
+        and old_messages[count].hash == new_messages[count].hash
+    ):
+        count += 1
+    return count
 
 
-def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
+def _find_preamble_change(current: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
     """Return the difference before the first message, and a description; None when there is none."""
-    if (previous.codec, previous.model) != (now.codec, now.model):
-        reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
+    if (previous.codec, previous.model) != (current.codec, current.model):
+        reason = (
+            f"it was sent to {previous.model} by {previous.codec}, "
+            f"this one goes to {current.model} by {current.codec}"
+        )
         return Changed.MODEL, reason
-    if key and previous.marks and now.marks:
-        old_mark, new_mark = previous.marks[0], now.marks[0]
+    if key and previous.marks and current.marks:
+        old_mark, new_mark = previous.marks[0], current.marks[0]
         if (old_mark.id, old_mark.version) != (new_mark.id, new_mark.version):
             reason = (
                 f"it is cached as {new_mark.id}:{new_mark.version}, "
                 f"the earlier one was as {old_mark.id}:{old_mark.version}"
             )
             return Changed.KEY, reason
-    if previous.tools != now.tools:
-        return Changed.TOOLS, _describe_tools_change(previous, now)
+    if previous.tools != current.tools:
+        return Changed.TOOLS, _describe_tools_change(previous, current)
     return None
 
 
-def _change_at(new: Sequence[tuple[int, Sent]], index: int, now: Manifest) -> Change:
-    """Return the message that differs; the end of the prompt if it is shorter than the earlier one."""
-    if index == len(new):
-        return Change(index=len(now.messages), role=None, path="")
-    place, sent = new[index]
-    return Change(index=place, role=sent.role, path=sent.path)
+def _change_at(sent_as_read: Sequence[tuple[int, Sent]], index: int, current: Manifest) -> Change:
+    """Return the first message that differs, or the end of the prompt if it is shorter than the earlier one."""
+    if index == len(sent_as_read):
+        return Change(index=len(current.messages), role=None, path="")
+    message_index, sent = sent_as_read[index]
+    return Change(index=message_index, role=sent.role, path=sent.path)
 
 
-def _changed_part(old: Sequence[Sent], new: Sequence[Sent], index: int) -> Changed:
+def _changed_part(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> Changed:
     """Return the part of the request that the first difference is in."""
-    only_system_before = all(sent.role in LEADING for sent in old[:index])
-    differing = [*old[index : index + 1], *new[index : index + 1]]
+    only_system_before = all(sent.role in LEADING for sent in old_messages[:index])
+    differing = [*old_messages[index : index + 1], *new_messages[index : index + 1]]
     in_system = any(sent.role in LEADING for sent in differing)
     return Changed.SYSTEM if only_system_before and in_system else Changed.MESSAGES
 
@@ -133,8 +146,8 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
     if outcome is not Outcome.MISS:
         return prediction.changed is None
     if diagnosis.changed in (None, Changed.SETTINGS):
-        return None
-    if diagnosis.changed is Changed.INPUT:
+        return None  # the prediction knows messages and tools, not the settings of a request
+    if diagnosis.changed is Changed.INPUT:  # the provider does not say which part of its input
         return prediction.changed in (Changed.SYSTEM, Changed.MESSAGES)
     return diagnosis.changed is prediction.changed
 
@@ -146,24 +159,26 @@ COUNT_ERROR = 0.05
 def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
     """Describe the difference between a prediction and the provider's report; "" when there is none.
 
-    Reading more tokens than predicted is not an error: the provider may know the prompt from elsewhere. A reason given
-    by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
+    Reading more tokens than predicted is not an error: the provider may have the prefix from another request. A reason
+    given by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
     """
-    missed = prediction.predicted_tokens - usage.cached_tokens
-    if missed <= prediction.predicted_tokens * COUNT_ERROR:
-        missed = 0
-    if missed <= 0 and diagnosis_agrees(prediction, usage, asked=asked) is not False:
+    missed_tokens = prediction.predicted_tokens - usage.cached_tokens
+    if missed_tokens <= prediction.predicted_tokens * COUNT_ERROR:
+        missed_tokens = 0
+    if missed_tokens <= 0 and diagnosis_agrees(prediction, usage, asked=asked) is not False:
         return ""
     diagnosis = _describe_diagnosis(usage.diagnosis, asked=asked)
     reasons = f"the provider says {diagnosis}, the forecast {prediction.reason!r}" if diagnosis else ""
-    if missed <= 0:
+    if missed_tokens <= 0:
         return reasons
-    read = usage.cached_tokens or "none"
-    found = f"{read} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+    cached_tokens = usage.cached_tokens or "none"
+    mismatch = (
+        f"{cached_tokens} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+    )
     is_explained = usage.diagnosis is not None and usage.diagnosis.outcome is Outcome.MISS
     if not usage.cached_tokens and not is_explained:
-        found += ": it had expired, was never written, or another machine has it"
-    return f"{found}; {reasons}" if reasons else found
+        mismatch += ": it had expired, was never written, or another machine has it"
+    return f"{mismatch}; {reasons}" if reasons else mismatch
 
 
 def _describe_diagnosis(diagnosis: Diagnosis | None, *, asked: bool) -> str:
@@ -180,108 +195,122 @@ def _describe_diagnosis(diagnosis: Diagnosis | None, *, asked: bool) -> str:
             return "that nothing changed"
 
 
-def _sort_as_read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
+def _sort_as_read(manifest: Manifest, hoisted_roles: frozenset[Role]) -> list[tuple[int, Sent]]:
     """Return the messages with their indexes, in the order in which the provider reads them."""
-    return sorted(enumerate(manifest.messages), key=lambda indexed: indexed[1].role not in front)
+    return sorted(
+        enumerate(manifest.messages), key=lambda indexed_sent: indexed_sent[1].role not in hoisted_roles
+    )
 
 
 def _count_marked_messages(
-    manifest: Manifest, as_read: Sequence[tuple[int, Sent]], most: int, *, implicit: bool
+    manifest: Manifest, as_read: Sequence[tuple[int, Sent]], max_messages: int, *, implicit: bool
 ) -> int | None:
-    """Return how many messages, as the provider reads them, are cached by the last mark within the first `most`.
+    """Return how many of the first messages are cached, by the last mark within the first `max_messages` of them.
 
-    With `implicit` the provider also marks the newest message of the user or a tool. None if there is no mark.
+    `as_read` has the messages in the order in which the provider reads them. With `implicit` the provider also marks
+    the newest message of the user or a tool. None if there is no mark.
     """
     # By the index of a message in the manifest: how many messages the provider has read once it has read this one.
-    counts = {place: count for count, (place, _) in enumerate(as_read, 1)}
+    counts = {message_index: count for count, (message_index, _) in enumerate(as_read, 1)}
     ends = [counts.get(mark.messages - 1, 0) for mark in manifest.marks]
     if implicit:
         eligible = [
             count for count, (_, sent) in enumerate(as_read, 1) if sent.role in (Role.USER, Role.TOOL)
         ]
         ends += eligible[-1:]
-    return max((end for end in ends if end <= most), default=None)
+    return max((end for end in ends if end <= max_messages), default=None)
 
 
-def _describe_tools_change(old: Manifest, new: Manifest) -> str:
+def _describe_tools_change(previous: Manifest, current: Manifest) -> str:
     """Describe in words how the tools of two prompts differ."""
-    before = {tool.name: tool for tool in old.tools}
-    after = {tool.name: tool for tool in new.tools}
-    changes = [f"{name} is new" for name in after if name not in before]
-    changes += [f"{name} is gone" for name in before if name not in after]
-    changes += [f"{name} changed" for name in after if name in before and before[name] != after[name]]
+    old_tools = {tool.name: tool for tool in previous.tools}
+    new_tools = {tool.name: tool for tool in current.tools}
+    changes = [f"{name} is new" for name in new_tools if name not in old_tools]
+    changes += [f"{name} is gone" for name in old_tools if name not in new_tools]
+    changes += [
+        f"{name} changed" for name in new_tools if name in old_tools and old_tools[name] != new_tools[name]
+    ]
     return f"tools come first, and {', '.join(changes) or 'their order changed'}"
 
 
-def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], index: int) -> str:
+def _explain_first_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
     """Describe in words the first difference between two prompts."""
-    if index == len(old):
-        added = len(new) - index
-        if not added:
+    if index == len(old_messages):
+        added_count = len(new_messages) - index
+        if not added_count:
             return "nothing changed"
-        count = "one message" if added == 1 else f"{added} messages"
+        count = "one message" if added_count == 1 else f"{added_count} messages"
         return f"the earlier prompt is the beginning of this one, {count} more"
-    was = old[index]
-    if index == len(new):
-        return f"this prompt ends where the earlier one went on with {was.path}"
-    sent = new[index]
-    if was.moves:
-        return f"what was recalled stood here: {was.path} is chosen anew every turn"
-    if was.path != sent.path:
-        is_later = any(one.hash == sent.hash for one in old[index:])
-        return f"{was.path} is gone" if is_later else f"{sent.path} stands where {was.path} was"
-    if "pieces" in (was.rendition, sent.rendition):
-        return f"{sent.path}: {_describe_pieces_change(was, sent)}"
-    if "summary" in (was.rendition, sent.rendition) or not (sent.first and was.first):
-        return f"{sent.path}: {_describe_text_change(was, sent)}"
-    return _describe_history_change(old, new, index)
+    old_sent = old_messages[index]
+    if index == len(new_messages):
+        return f"this prompt ends where the earlier one went on with {old_sent.path}"
+    new_sent = new_messages[index]
+    if old_sent.moves:
+        return f"what was recalled stood here: {old_sent.path} is chosen anew every turn"
+    if old_sent.path != new_sent.path:
+        is_later = any(later_sent.hash == new_sent.hash for later_sent in old_messages[index:])
+        return f"{old_sent.path} is gone" if is_later else f"{new_sent.path} stands where {old_sent.path} was"
+    if "pieces" in (old_sent.rendition, new_sent.rendition):
+        return f"{new_sent.path}: {_describe_pieces_change(old_sent, new_sent)}"
+    if "summary" in (old_sent.rendition, new_sent.rendition) or not (new_sent.first and old_sent.first):
+        return f"{new_sent.path}: {_describe_text_change(old_sent, new_sent)}"
+    return _describe_history_change(old_messages, new_messages, index)
 
 
-def _describe_pieces_change(was: Sent, sent: Sent) -> str:
+def _describe_pieces_change(old_sent: Sent, new_sent: Sent) -> str:
     """Return which pieces of a message changed: pins."""
-    added = [name for name in sent.pieces if name not in was.pieces]
-    gone = [name for name in was.pieces if name not in sent.pieces]
-    if added or gone:
-        return ", ".join([*_list_changed_names(added, "new"), *_list_changed_names(gone, "gone")])
-    if sent.pieces == was.pieces:
-        return f"the text of {' or '.join(sent.pieces)} changed"
+    added_names = [name for name in new_sent.pieces if name not in old_sent.pieces]
+    removed_names = [name for name in old_sent.pieces if name not in new_sent.pieces]
+    if added_names or removed_names:
+        return ", ".join(
+            [*_list_changed_names(added_names, "new"), *_list_changed_names(removed_names, "gone")]
+        )
+    if new_sent.pieces == old_sent.pieces:
+        return f"the text of {' or '.join(new_sent.pieces)} changed"
     return "their order changed"
 
 
 def _list_changed_names(names: Sequence[str], change: str) -> list[str]:
-    """Return that some pieces are new or gone: the first three, and how many more."""
+    """Return phrases that say which pieces are new or gone: one for each of the first three, and one for the others."""
     phrases = [f"{name} is {change}" for name in names[:3]]
     if len(names) > 3:
         phrases.append(f"{len(names) - 3} more are {change}")
     return phrases
 
 
-def _describe_text_change(was: Sent, sent: Sent) -> str:
-    if sent.rendition != "summary":
+def _describe_text_change(old_sent: Sent, new_sent: Sent) -> str:
+    if new_sent.rendition != "summary":
         return "the text changed"
-    return "the summary changed" if was.rendition == "summary" else "a summary stands for what began here"
+    return (
+        "the summary changed" if old_sent.rendition == "summary" else "a summary stands for what began here"
+    )
 
 
-def _describe_history_change(old: Sequence[Sent], new: Sequence[Sent], index: int) -> str:
+def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
     """Describe the change of a history whose messages have versions."""
-    was, sent = old[index], new[index]
-    path = sent.path
-    following = new[index + 1] if index + 1 < len(new) else None
+    old_sent, new_sent = old_messages[index], new_messages[index]
+    path = new_sent.path
+    following = new_messages[index + 1] if index + 1 < len(new_messages) else None
     # An edit or a summary has a later version than the message after it.
-    if following is not None and following.path == path and sent.first > following.first > was.first:
-        what = "a summary" if all(map(is_summary, sent.sources)) else "an edit"
-        return f"{path}: {what}, v{sent.first}, stands for {_format_versions(was.first, following.first - 1)}"
-    if any(one.hash == sent.hash for one in old[index:]):
-        left = _format_versions(was.first, max(was.first, sent.first - 1))
-        is_inside = index > 0 and old[index - 1].path == was.path
-        return f"{path}: {left} left" if is_inside else f"the start of {path} moved: {left} left"
-    if any(one.hash == was.hash for one in new[index:]):
-        added = _format_versions(sent.first, max(sent.first, was.first - 1))
-        return f"{path}: {added} came in before v{was.first}"
-    if sent.first != was.first:
-        return f"{path}: v{sent.first} stands where v{was.first} was"
-    rendition = f" and is now {sent.rendition}" if sent.rendition != was.rendition else ""
-    return f"{path}: v{was.first} changed{rendition}"
+    if following is not None and following.path == path and new_sent.first > following.first > old_sent.first:
+        replacement = "a summary" if all(map(is_summary, new_sent.sources)) else "an edit"
+        replaced_versions = _format_versions(old_sent.first, following.first - 1)
+        return f"{path}: {replacement}, v{new_sent.first}, stands for {replaced_versions}"
+    if any(other.hash == new_sent.hash for other in old_messages[index:]):
+        left_versions = _format_versions(old_sent.first, max(old_sent.first, new_sent.first - 1))
+        is_inside = index > 0 and old_messages[index - 1].path == old_sent.path
+        return (
+            f"{path}: {left_versions} left"
+            if is_inside
+            else f"the start of {path} moved: {left_versions} left"
+        )
+    if any(other.hash == old_sent.hash for other in new_messages[index:]):
+        added_versions = _format_versions(new_sent.first, max(new_sent.first, old_sent.first - 1))
+        return f"{path}: {added_versions} came in before v{old_sent.first}"
+    if new_sent.first != old_sent.first:
+        return f"{path}: v{new_sent.first} stands where v{old_sent.first} was"
+    rendition = f" and is now {new_sent.rendition}" if new_sent.rendition != old_sent.rendition else ""
+    return f"{path}: v{old_sent.first} changed{rendition}"
 
 
 def _format_versions(first: int, last: int) -> str:

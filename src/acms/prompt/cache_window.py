@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
     #: The block stands before everything that was written after this version of the log.
     after: int
-    #: Short hash of the query: 16 bits, which reveal nothing about its text.
+    #: Hash of the query, of 16 bits only: enough to compare two queries, too little to find out the text.
     tag: int
     pieces: tuple[QuotedPiece, ...]
 
@@ -73,16 +73,16 @@ class CacheWindow(NamedTuple):
     """A run of requests that share a beginning: where their history starts, and the blocks among it."""
 
     #: Tokens of the log before the first message shown, and the version of that message.
-    start: int
-    first: int
+    start_tokens: int
+    first_version: int
     #: Version of the log when the window began: earlier reasoning was produced under another prefix.
-    began: int
+    began_at: int
     #: Erasure generation of the log then.
     generation: int
     #: Hashes of the requests rendered in it: reasoning is sent again only behind one of them.
-    sent: tuple[str, ...] = ()
+    request_hashes: tuple[str, ...] = ()
     #: Entries in front: system messages, a question, and summaries with the tokens of the text shown (0 for a message).
-    lead: tuple[tuple[str, int], ...] = ()
+    front_entries: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
     #: Labels of messages and summaries of the history that may be outdated, by id.
     labels: tuple[tuple[str, str], ...] = ()
@@ -92,7 +92,7 @@ class CacheWindow(NamedTuple):
     @property
     def ids(self) -> list[str]:
         """Ids of the entries that the front and the blocks show."""
-        ids = [id for id, _ in self.lead]
+        ids = [id for id, _ in self.front_entries]
         for block in self.blocks:
             for piece in block.pieces:
                 ids += piece.sources
@@ -101,12 +101,12 @@ class CacheWindow(NamedTuple):
     def pack(self) -> str:
         """Serialize as compressed text: the same ids and field names repeat many times."""
         fields: dict[str, Json] = {
-            "start": self.start,
-            "first": self.first,
-            "began": self.began,
+            "start": self.start_tokens,
+            "first": self.first_version,
+            "began": self.began_at,
             "generation": self.generation,
-            "sent": self.sent,
-            "lead": self.lead,
+            "sent": self.request_hashes,
+            "lead": self.front_entries,
             "labels": self.labels,
             "outputs": self.outputs,
             "blocks": [block._asdict() for block in self.blocks],
@@ -114,28 +114,28 @@ class CacheWindow(NamedTuple):
         return b64encode(zlib.compress(canonical(fields).encode("utf-8", "surrogatepass"))).decode()
 
     @classmethod
-    def unpack(cls, packed: str) -> CacheWindow:
+    def unpack(cls, text: str) -> CacheWindow:
         """Parse the result of `pack`."""
-        fields = json.loads(zlib.decompress(b64decode(packed)))
+        fields = json.loads(zlib.decompress(b64decode(text)))
         return cls(
-            start=fields["start"],
-            first=fields["first"],
-            began=fields["began"],
+            start_tokens=fields["start"],
+            first_version=fields["first"],
+            began_at=fields["began"],
             generation=fields["generation"],
-            sent=tuple(fields["sent"]),
-            lead=tuple(map(tuple, fields["lead"])),
+            request_hashes=tuple(fields["sent"]),
+            front_entries=tuple(map(tuple, fields["lead"])),
             labels=tuple(map(tuple, fields.get("labels", ()))),
             outputs=tuple(map(tuple, fields.get("outputs", ()))),
             blocks=tuple(map(_block_from_json, fields["blocks"])),
         )
 
-    def inherit(self, fork: int) -> CacheWindow | None:
+    def inherit(self, fork_version: int) -> CacheWindow | None:
         """Return the part that a fork at a version continues, or None if the window began later."""
-        if self.began > fork:
+        if self.began_at > fork_version:
             return None
         return self._replace(
-            blocks=tuple(block for block in self.blocks if block.after <= fork),
-            outputs=tuple(output for output in self.outputs if output[0] <= fork),
+            blocks=tuple(block for block in self.blocks if block.after <= fork_version),
+            outputs=tuple(output for output in self.outputs if output[0] <= fork_version),
         )
 
 
@@ -152,37 +152,41 @@ def _segment_from_json(segment: Any) -> Segment:
 
 
 def is_window_valid(
-    window: CacheWindow, shown: Replacements, searchable: Replacements, entries: Sequence[Entry]
+    window: CacheWindow,
+    log_replacements: Replacements,
+    recall_replacements: Replacements,
+    entries: Sequence[Entry],
 ) -> bool:
     """Return whether nothing that a window shows was replaced or retracted since it began.
 
-    `shown` covers the entries superseded or retracted in the log, `searchable` those that a recall cannot find,
-    `entries` are those of this log that the window shows in front and in blocks. An automatic summary takes effect with
-    the next window; the messages a summary covers are recalled in their original wording.
+    `log_replacements` covers the entries superseded or retracted in the log, `recall_replacements` those that a recall
+    cannot find. `entries` are those of this log that the window shows in front and in blocks. An automatic summary
+    takes effect with the next window; the messages a summary covers are recalled in their original wording.
     """
-    for entry in shown.after(window.began):
-        if not is_automatic_summary(entry) and _changes_history(entry, window.first):
+    for entry in log_replacements.after(window.began_at):
+        if not is_automatic_summary(entry) and _changes_history(entry, window.first_version):
             return False
-    shown, searchable = shown.asked(window.began), searchable.asked(window.began)
-    front_ids = {id for id, _ in window.lead}
+    log_replacements = log_replacements.asked(window.began_at)
+    recall_replacements = recall_replacements.asked(window.began_at)
+    front_ids = {id for id, _ in window.front_entries}
     for entry in entries:
-        replacements = shown if entry.id in front_ids else searchable
+        replacements = log_replacements if entry.id in front_ids else recall_replacements
         if replacements.replaced_by(entry.version) is not None:
             return False
-        if is_sealed(entry) and shown.outdates(entry):
+        if is_sealed(entry) and log_replacements.outdates(entry):
             return False
     return True
 
 
-def _changes_history(entry: Entry, first: int) -> bool:
+def _changes_history(entry: Entry, first_version: int) -> bool:
     """Return whether an entry changes the history from a version on; facts replace facts, which are not part of it."""
     if entry.kind is Kind.SUMMARY:
         return True
-    return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
+    return entry.kind is not Kind.FACT and any(last >= first_version for _, last in entry.replaces)
 
 
 def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:
-    """Return the ids that blocks show of other logs, by log: a profile, another session."""
+    """Return the ids of the entries of other logs (a profile, another session) that a window shows, by log."""
     ids_by_log: dict[str, list[str]] = {}
     for id in window.ids:
         parsed = parse_entry_id(id)
@@ -191,25 +195,26 @@ def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str,
     return ids_by_log
 
 
-def is_label_current(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
+def is_label_current(shown_text: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
     """Return whether the shown text of an entry carries its current label; None means it is not shown here.
 
     An ended fact is not shown at all, and a tool call and its answer have no label.
     """
     if entry.kind is Kind.FACT and moment is not None and period.over(moment):
         return False
-    if shown is None or entry.group is not None or label_of(entry.content):  # its own text looks like a label
+    own_text_has_label = bool(label_of(entry.content))
+    if shown_text is None or entry.group is not None or own_text_has_label:
         return True
     if entry.kind is Kind.FACT:
-        return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
-    return label_of(shown).strip() == period.warning(moment)
+        return period.doubt in shown_text and bool(period.doubt) == (DOUBT in shown_text)
+    return label_of(shown_text).strip() == period.warning(moment)
 
 
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────
 
 
 def is_question(group: MessageGroup) -> bool:
-    """Return whether an group is a message of the user, and no summary."""
+    """Return whether a group is a message of the user, and no summary."""
     message = group.messages[0]
     return message.role is Role.USER and not any(map(is_summary, message.sources))
 
@@ -222,27 +227,30 @@ def find_turn_start(groups: Sequence[MessageGroup], *, question_follows: bool) -
     """
     if question_follows:
         return len(groups)
-    called = False
+    has_later_call = False
     for index in reversed(range(len(groups))):
         if is_question(groups[index]):
             return index
+        # A text before a tool call only announces the call: the turn goes on.
         message = groups[index].messages[0]
-        called = called or any(isinstance(part, ToolCall) for part in message.parts)
-        if message.role is Role.ASSISTANT and message.text and not called:
+        has_later_call = has_later_call or any(isinstance(part, ToolCall) for part in message.parts)
+        if message.role is Role.ASSISTANT and message.text and not has_later_call:
             break
     return len(groups)
 
 
-def find_last_exchange(groups: Sequence[MessageGroup], costs: Sequence[int], end: int, most: int) -> int:
-    """Return the index of the last question before `end` that was answered.
+def find_last_exchange(
+    groups: Sequence[MessageGroup], costs: Sequence[int], end: int, max_tokens: int
+) -> int:
+    """Return the index of the last answered question before `end`, if it and its answer fit `max_tokens` tokens.
 
-    Of its answer alone if both take more than `most` tokens, and `end` if that does too.
+    Else return the index of the last group before `end` if that fits, and `end` if it does not fit either.
     """
     starts = [
         index for index in range(end - 1) if is_question(groups[index]) and not is_question(groups[index + 1])
     ]
     for start in (*starts[-1:], max(0, end - 1)):
-        if sum(costs[start:end]) <= most:
+        if sum(costs[start:end]) <= max_tokens:
             return start
     return end
 
@@ -267,16 +275,16 @@ def index_after_version(groups: Sequence[MessageGroup], after: int) -> int:
 
 
 def has_recalled(query: str, window: CacheWindow, groups: Sequence[MessageGroup], index: int) -> bool:
-    """Return whether a question was recalled at the beginning of its turn, which is at `index`, or since."""
+    """Return whether a window has a block for a query at the beginning of the newest turn, at `index`, or later."""
     tag = tag_of_query(query)
     return any(
         block.tag == tag and index_after_version(groups, block.after) >= index for block in window.blocks
     )
 
 
-def skip_answers(groups: Sequence[MessageGroup], start: int, most: int) -> int:
-    """Return the first index from `start` on, at most `most`, that does not answer an omitted message."""
-    while 0 < start < most and groups[start].messages[0].role is Role.ASSISTANT:
+def skip_answers(groups: Sequence[MessageGroup], start: int, end: int) -> int:
+    """Return the first index from `start` on, at most `end`, that does not answer an omitted message."""
+    while 0 < start < end and groups[start].messages[0].role is Role.ASSISTANT:
         start += 1
     return start
 
@@ -335,11 +343,11 @@ def build_recall_block(
     after: int, query: str, pieces: Sequence[Piece], entries: Mapping[str, Quotable]
 ) -> Block:
     """Return recalled pieces as they are stored: by the spans of the entries they show."""
-    quoted: list[QuotedPiece] = []
+    quoted_pieces: list[QuotedPiece] = []
     for piece in pieces:
-        known = [id for id in piece.sources if id in entries]
-        quoted.append(QuotedPiece(piece.sources, quote_text(piece.text, known, entries)))
-    return Block(after, tag_of_query(query), tuple(quoted))
+        known_ids = [id for id in piece.sources if id in entries]
+        quoted_pieces.append(QuotedPiece(piece.sources, quote_text(piece.text, known_ids, entries)))
+    return Block(after, tag_of_query(query), tuple(quoted_pieces))
 
 
 def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piece, ...]:
@@ -350,8 +358,8 @@ def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piec
     )
 
 
-def select_answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[ContextItem]:
-    """Return, in their order, the best items until they take `least` tokens, then those not far below the best.
+def select_answers(items: Sequence[ContextItem], min_tokens: int, cutoff: float) -> list[ContextItem]:
+    """Return, in their order, the best items until they take `min_tokens` tokens, then those not far below the best.
 
     The messages of one tool call count as one item.
     """
@@ -360,30 +368,30 @@ def select_answers(items: Sequence[ContextItem], least: int, cutoff: float) -> l
         groups.setdefault(item.group or item.id, []).append(item)
     best_first = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
     best_relevance = max((item.relevance for item in items), default=0.0)
-    selected: set[str] = set()
+    selected_ids: set[str] = set()
     tokens = 0
     for group in best_first:
         relevance = max(item.relevance for item in group)
-        if tokens >= least and relevance < cutoff * best_relevance:
+        if tokens >= min_tokens and relevance < cutoff * best_relevance:
             continue
-        selected.update(item.id for item in group)
+        selected_ids.update(item.id for item in group)
         tokens += sum(item.token_count for item in group)
-    return [item for item in items if item.id in selected]
+    return [item for item in items if item.id in selected_ids]
 
 
 def collect_visible_texts(
     groups: Sequence[MessageGroup], blocks: Sequence[Block], entries: Mapping[str, Quotable]
 ) -> dict[str, str]:
     """Return the shown text of each entry, by its id."""
-    shown: list[tuple[Sequence[str], str]] = []
+    shown_texts: list[tuple[Sequence[str], str]] = []
     for group in groups:
         for message in group.messages:
-            shown.append((message.sources, "\n".join(map(_text_of_part, message.parts))))
+            shown_texts.append((message.sources, "\n".join(map(_text_of_part, message.parts))))
     for block in blocks:
         for piece in block.pieces:
-            shown.append((piece.sources, join_segments(piece.text, entries)))
+            shown_texts.append((piece.sources, join_segments(piece.text, entries)))
     texts: dict[str, str] = {}
-    for ids, text in shown:
+    for ids, text in shown_texts:
         for id in ids:
             texts[id] = texts.get(id, "") + text
     return texts
@@ -410,37 +418,45 @@ def covers_content(text: str | None, content: str) -> bool:
     return all(fragment.strip() in text for fragment in _BREAK.split(content))
 
 
-def drop_visible_ends(content: str, shown: str | None) -> str:
+def drop_visible_pieces(
+    pieces: tuple[Piece, ...], groups: Sequence[MessageGroup], entries: Mapping[str, Quotable]
+) -> tuple[Piece, ...]:
+    """Return recalled pieces without those that some groups show."""
+    texts = collect_visible_texts(groups, (), entries)
+    return tuple([piece for piece in pieces if not covers_content(texts.get(piece.id), piece.text)])
+
+
+def drop_visible_ends(content: str, shown_text: str | None) -> str:
     """Return a recalled text without what its entry shows already at the beginning and end of it.
 
-    `shown` is the shown text of the entry, None if there is none. A message cut to its beginning and its end is often
-    found by its beginning. "" if nothing is left.
+    `shown_text` is the shown text of the entry, None if there is none. A message cut to its beginning and its end is
+    often found by its beginning. Return "" if every record of the text is shown.
     """
-    if shown is None:
+    if shown_text is None:
         return content
-    if covers_content(shown, content):
+    if covers_content(shown_text, content):
         return ""
     records = split_records(content)
-    first, last = 0, len(records)
-    while first < last and _is_visible(content, records[first], shown):
-        first += 1
-    while last > first and _is_visible(content, records[last - 1], shown):
-        last -= 1
-    if first == last:
+    first_unseen, end_unseen = 0, len(records)
+    while first_unseen < end_unseen and _is_visible(content, records[first_unseen], shown_text):
+        first_unseen += 1
+    while end_unseen > first_unseen and _is_visible(content, records[end_unseen - 1], shown_text):
+        end_unseen -= 1
+    if first_unseen == end_unseen:
         return ""
-    start, end = records[first].start, records[last - 1].end
+    start, end = records[first_unseen].start, records[end_unseen - 1].end
     if start + len(content) - end < LEAST_DROPPED:
         return content
-    kept = content[start:end].rstrip()
-    before = f"{condense.CUT} " if start and not kept.lstrip().startswith("[…") else ""
-    after = f" {condense.CUT}" if end < len(content) and not kept.endswith("…]") else ""
-    return before + kept.lstrip("\n") + after
+    unseen_text = content[start:end].rstrip()
+    start_mark = f"{condense.CUT} " if start and not unseen_text.lstrip().startswith("[…") else ""
+    end_mark = f" {condense.CUT}" if end < len(content) and not unseen_text.endswith("…]") else ""
+    return start_mark + unseen_text.lstrip("\n") + end_mark
 
 
-def _is_visible(content: str, record: Record, shown: str) -> bool:
+def _is_visible(content: str, record: Record, shown_text: str) -> bool:
     """Return whether a shown text holds a record, or the record is a mark of what is left out."""
     text = condense.MARK.sub("", content[record.start : record.end]).strip()
-    return text in shown
+    return text in shown_text
 
 
 def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:
@@ -453,30 +469,30 @@ def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:
 
 def list_lost_entries(fitted: FittedPrompt, path: str) -> set[str]:
     """Return the ids of the entries that a fit left out of the history at a path of the prompt tree."""
-    lost: set[str] = set()
-    for left in fitted.left:
-        if left.gone and f"{left.path}/".startswith(f"{path}/"):
-            lost.update(left.ids)
-    return lost
+    lost_ids: set[str] = set()
+    for omission in fitted.omissions:
+        if omission.gone and f"{omission.path}/".startswith(f"{path}/"):
+            lost_ids.update(omission.ids)
+    return lost_ids
 
 
 def drop_lost_entries(
-    window: CacheWindow, nodes: Sequence[MessageGroup | ComposedMessage], lost: AbstractSet[str]
+    window: CacheWindow, nodes: Sequence[MessageGroup | ComposedMessage], lost_ids: AbstractSet[str]
 ) -> CacheWindow:
     """Return a window without the entries that were left out of its nodes: it starts at the first group still shown."""
-    first: MessageGroup | None = None
+    first_group: MessageGroup | None = None
     for node in nodes:
-        if isinstance(node, MessageGroup) and node.first and lost.isdisjoint(visible_ids([node])):
-            first = node
+        if isinstance(node, MessageGroup) and node.first and lost_ids.isdisjoint(visible_ids([node])):
+            first_group = node
             break
     blocks: list[Block] = []
     for block in window.blocks:
-        pieces = [piece for piece in block.pieces if lost.isdisjoint(piece.sources)]
+        pieces = [piece for piece in block.pieces if lost_ids.isdisjoint(piece.sources)]
         blocks.append(block._replace(pieces=tuple(pieces)))
     return window._replace(
-        start=window.start if first is None else first.before,
-        first=window.first if first is None else first.first,
-        lead=tuple([entry for entry in window.lead if entry[0] not in lost]),
+        start_tokens=window.start_tokens if first_group is None else first_group.before,
+        first_version=window.first_version if first_group is None else first_group.first,
+        front_entries=tuple([entry for entry in window.front_entries if entry[0] not in lost_ids]),
         blocks=tuple(blocks),
     )
 
@@ -484,15 +500,17 @@ def drop_lost_entries(
 # ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def strip_old_reasoning(groups: Sequence[MessageGroup], began: int) -> list[MessageGroup]:
+def strip_old_reasoning(groups: Sequence[MessageGroup], window_version: int) -> list[MessageGroup]:
     """Return groups without the signed or encrypted reasoning from before a window, produced under another prefix."""
-    stripped: list[MessageGroup] = []
+    stripped_groups: list[MessageGroup] = []
     for group in groups:
-        bound = any(_is_prefix_bound(part) for message in group.messages for part in message.parts)
-        if group.first <= began and bound:
+        has_bound_reasoning = any(
+            _is_prefix_bound(part) for message in group.messages for part in message.parts
+        )
+        if group.first <= window_version and has_bound_reasoning:
             group = group._replace(messages=tuple(map(_strip_reasoning, group.messages)))
-        stripped.append(group)
-    return stripped
+        stripped_groups.append(group)
+    return stripped_groups
 
 
 def _strip_reasoning(message: PromptMessage) -> PromptMessage:
@@ -512,26 +530,28 @@ def _is_prefix_bound(part: Part) -> bool:
 
 
 def drop_unproven_reasoning(
-    placed: Sequence[PlacedMessage], sent: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
+    placed: Sequence[PlacedMessage], sent_hashes: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
 ) -> tuple[tuple[PlacedMessage, ...], str]:
     """Return messages without the reasoning of a log that no known request led to, and a hash of the whole request.
 
     A provider takes signed reasoning only behind the very request that it answered: tools, system, every message.
-    `sent` are the hashes of requests; reasoning stays where one of them is that of everything before it.
+    `sent_hashes` are the hashes of requests; reasoning stays where one of them is that of everything before it.
     """
-    hoisted = find_hoisted_roles(codec.normal)
-    kept = list(placed)
+    hoisted_roles = find_hoisted_roles(codec.normal)
+    kept_messages = list(placed)
     signatures = [[tool.name, tool.description, tool.parameters, tool.strict] for tool in tools]
     digest = sha256(canonical(signatures).encode())
-    as_read = sorted(range(len(placed)), key=lambda index: placed[index].message.role not in hoisted)
-    for index in as_read:
+    reading_order = sorted(
+        range(len(placed)), key=lambda index: placed[index].message.role not in hoisted_roles
+    )
+    for index in reading_order:
         message = placed[index].message
-        bound = bool(message.sources) and any(map(_is_prefix_bound, message.parts))
-        if bound and _short_hash(digest.hexdigest()) not in sent:
+        has_bound_reasoning = bool(message.sources) and any(map(_is_prefix_bound, message.parts))
+        if has_bound_reasoning and _short_hash(digest.hexdigest()) not in sent_hashes:
             message = _strip_reasoning(message)
-            kept[index] = placed[index]._replace(message=message, tokens=codec.cost(message))
+            kept_messages[index] = placed[index]._replace(message=message, tokens=codec.cost(message))
         digest.update(fingerprint_message(message).encode())
-    return tuple(kept), _short_hash(digest.hexdigest())
+    return tuple(kept_messages), _short_hash(digest.hexdigest())
 
 
 def _short_hash(digest: str) -> str:

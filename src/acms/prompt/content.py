@@ -10,7 +10,7 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import Fixed, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
+from acms.prompt.steps import FixedNode, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
@@ -39,15 +39,16 @@ class Recipe:
     """The steps of a prompt: `Prompt` builds them, and a prompt may contain another."""
 
     def __init__(self, codec: Codec | None = None) -> None:
-        #: The codec it is bound to, its steps in order, and the functions it offers; never changed.
+        #: The codec it is bound to, its steps in order, and the functions it offers. A recipe is never changed: methods
+        #: return a new one.
         self.codec = codec
         self.steps: tuple[Step, ...] = ()
         self.offered: tuple[Tool, ...] = ()
 
 
-def steps_of(content: object, field: str, bound: list[Recipe]) -> list[Step]:
-    """Return a content as steps, checked; recipes that are met are added to `bound`."""
-    steps = _parse_content(content, field, bound)
+def steps_of(content: object, field: str, nested: list[Recipe]) -> list[Step]:
+    """Return a content as checked steps, and add the prompts inside it to `nested`, for their codecs."""
+    steps = _parse_content(content, field, nested)
     if contents.depth_of_steps(steps) > contents.DEPTH:
         raise _too_deep(field)
     return steps
@@ -57,8 +58,8 @@ def _too_deep(field: str) -> ValidationError:
     return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
 
 
-def _parse_content(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
-    """Return a content as steps; raise `ValidationError` for an invalid one. Nested prompts are added to `bound`."""
+def _parse_content(content: object, field: str, nested: list[Recipe], depth: int = 0) -> list[Step]:
+    """Return a content as steps, and add the prompts inside it to `nested`; `ValidationError` if it is invalid."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -66,18 +67,18 @@ def _parse_content(content: object, field: str, bound: list[Recipe], depth: int 
     if isinstance(content, PromptMessage):
         return [WrittenMessage(contents.validate_message(content, field))]
     if isinstance(content, Scope | MessageGroup | ComposedMessage):
-        return [Fixed(content)]
+        return [FixedNode(content)]
     if isinstance(content, PARTS):
-        return _parse_content([content], field, bound)
+        return _parse_content([content], field, nested)
     if isinstance(content, Mapping):
-        return [WrittenMessage(one) for one in contents.parse_message_mapping(content, field)]
+        return [WrittenMessage(message) for message in contents.parse_message_mapping(content, field)]
     if isinstance(content, Readable | SessionAtService):
         return [Log(contents.cast_to_readable(content))]
     if isinstance(content, Recipe):
-        bound.append(content)
+        nested.append(content)
         return _steps_of(content, field)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
-        return _parse_sequence(content, field, bound, depth)
+        return _parse_sequence(content, field, nested, depth)
     sync_import = suggest_sync_import(content)
     if sync_import:
         raise ValidationError(
@@ -101,7 +102,7 @@ def _steps_of(recipe: Recipe, field: str) -> list[Step]:
     return list(recipe.steps)
 
 
-def _parse_sequence(items: Sequence[Any], field: str, bound: list[Recipe], depth: int) -> list[Step]:
+def _parse_sequence(items: Sequence[Any], field: str, nested: list[Recipe], depth: int) -> list[Step]:
     """Return one message for a sequence of parts, and the steps of each content of any other."""
     if items and all(isinstance(item, PARTS) for item in items):
         return [WrittenMessage(contents.build_message(_role_of(items), parts=list(items)))]
@@ -110,18 +111,18 @@ def _parse_sequence(items: Sequence[Any], field: str, bound: list[Recipe], depth
     return [
         step
         for index, item in enumerate(items)
-        for step in _parse_content(item, f"{field}[{index}]", bound, depth + 1)
+        for step in _parse_content(item, f"{field}[{index}]", nested, depth + 1)
     ]
 
 
 def _role_of(parts: Sequence[object]) -> Role:
-    """Return whose message some parts are: results a tool's, calls and reasoning the assistant's, others the user's."""
+    """Return the role of a message of some parts: results are a tool's, calls and reasoning the assistant's."""
     if any(isinstance(part, ToolResult) for part in parts):
         return Role.TOOL
     return Role.ASSISTANT if any(isinstance(part, ToolCall | Reasoning) for part in parts) else Role.USER
 
 
 def suggest_sync_import(value: object) -> tuple[str, ...]:
-    """Return advice for a session of the blocking API."""
+    """Return the import to suggest for a session of the blocking API; empty for any other value."""
     inner = getattr(value, "inner", None)
     return ("from acms.sync import Prompt",) if isinstance(inner, Readable | SessionAtService) else ()

@@ -31,19 +31,21 @@ _BEGIN = datetime.min.replace(tzinfo=UTC)
 
 
 def find_own_logs(context: Context | None) -> set[str]:
-    """Return the ids of a conversation's log and of those it was forked from; of one not yet begun none."""
+    """Return the ids of a conversation's log and of the logs it was forked from; none for one not yet begun."""
     return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
 
 
-def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted: bool) -> tuple[Piece, ...]:
-    """Return recalled items as pieces in their order; a tool call and its results are one.
+def write_pieces(
+    items: Sequence[ContextItem], own_logs: Collection[str], *, same_counter: bool
+) -> tuple[Piece, ...]:
+    """Return recalled items as pieces in their order; a tool call and its results are one piece.
 
-    `own` are the logs of the conversation: its own, and those it was forked from. If some items are from others, each
-    names its session, but for facts: they hold wherever they were stated. `counted` says that the tokens of the items
-    are those of the codec.
+    `own_logs` are the log of the conversation and those it was forked from. If some items are from other logs, each
+    piece names its session, except facts: they hold wherever they were stated. `same_counter` says that the tokens of
+    the items were counted as the codec counts.
     """
     items = _sort_oldest_first(items)
-    has_others = any(not _is_own(item, own) for item in items)
+    has_others = any(not _is_own(item, own_logs) for item in items)
     pieces: list[Piece] = []
     group: tuple[str, str] | None = None
     for item in items:
@@ -53,16 +55,17 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
             pieces[-1] = _add_result(pieces[-1], item)
             continue
         group = None if item.group is None else _group_of(item)
-        session = _name_session(item, own) if has_others else None
+        session = _name_session(item, own_logs) if has_others else None
         text = chat_messages.escape_closing_mark(_write_paragraph(item, session), chat_messages.RECALLED)
+        # The item's own count holds only for its text as it is, not with a day or a session.
         is_plain = text == prefix_speaker(item.speaker, item.content)
-        tokens = item.token_count if counted and is_plain else None
+        tokens = item.token_count if same_counter and is_plain else None
         pieces.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(pieces)
 
 
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Return facts and summaries, then messages of all sessions by time; tool calls stay together."""
+    """Return facts and summaries, then messages of all sessions by time; a tool call stays beside its results."""
     call_times: dict[tuple[str, str], datetime] = {}
     for item in items:
         if item.group is not None:
@@ -77,7 +80,7 @@ def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 
 def _group_of(item: ContextItem) -> tuple[str, str]:
-    """Return what identifies a tool call: its log, and the name of the group of call and answers there."""
+    """Return the key of a tool call: its log, and the name of its tool group in that log."""
     owner = parse_entry_id(item.id)
     return ("" if owner is None else owner[0], item.group or "")
 
@@ -90,32 +93,32 @@ def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
             terms = _terms_of_item(item)
             if len(terms) <= 60:  # a longer text holds many words by chance
                 messages.append(terms)
-    kept: list[ContextItem] = []
+    kept_items: list[ContextItem] = []
     for item in items:
         terms = _terms_of_item(item) if item.source is Source.FACT else set[int]()
         is_repeated = len(terms) > 1 and any(terms <= message for message in messages)
         if not is_repeated:
-            kept.append(item)
-    return kept
+            kept_items.append(item)
+    return kept_items
 
 
 def _terms_of_item(item: ContextItem) -> set[int]:
     return set(content_terms(split_words(item.content)))
 
 
-def _is_own(item: ContextItem, own: Collection[str]) -> bool:
+def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
     """Return whether an item is from this conversation, or of no session: a fact."""
     if item.source is Source.FACT or item.session_id is None:
         return True
     parsed = parse_entry_id(item.id)
-    return parsed is None or parsed[0] in own
+    return parsed is None or parsed[0] in own_logs
 
 
-def _name_session(item: ContextItem, own: Collection[str]) -> str | None:
+def _name_session(item: ContextItem, own_logs: Collection[str]) -> str | None:
     """Return how an excerpt names the session of an item; None for a fact."""
     if item.source is Source.FACT:
         return None
-    return "this session" if _is_own(item, own) else f"session {item.session_id}"
+    return "this session" if _is_own(item, own_logs) else f"session {item.session_id}"
 
 
 def _write_paragraph(item: ContextItem, session: str | None) -> str:
@@ -127,7 +130,7 @@ def _write_paragraph(item: ContextItem, session: str | None) -> str:
 
 
 def _add_result(call: Piece, item: ContextItem) -> Piece:
-    """Return a tool call with one more of its results behind an arrow: in its line if both are one line."""
+    """Return a tool call with one more of its results behind an arrow, on the same line if both are one line."""
     result = chat_messages.escape_closing_mark(format_paragraph("", item.content), chat_messages.RECALLED)
     label = "(external text) " if is_external(item) else ""
     is_one_line = "\n" not in call.text + result and ARROW not in call.text
@@ -141,11 +144,13 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
     )
 
 
-def write_short_calls(groups: Sequence[MessageGroup], counter: TokenCounter, most: int) -> tuple[Piece, ...]:
-    """Return tool calls with their results as pieces of one line each, the newest as far as `most` tokens hold them.
+def write_short_calls(
+    groups: Sequence[MessageGroup], counter: TokenCounter, max_tokens: int
+) -> tuple[Piece, ...]:
+    """Return the newest tool calls with their results, one line each, as many as `max_tokens` hold.
 
-    Of arguments the short values stay, such as paths; of a result its first and its last line. A model that does not
-    see its earlier calls repeats them.
+    A model that does not see its earlier calls repeats them. Short values of arguments, such as paths, are kept, and
+    the first and the last line of a result.
     """
     pieces: list[Piece] = []
     for group in groups:
@@ -168,7 +173,7 @@ def write_short_calls(groups: Sequence[MessageGroup], counter: TokenCounter, mos
             )
         )
     costs = [counter.count(piece.text) for piece in pieces]
-    while pieces and sum(costs[-len(pieces) :]) > most:
+    while pieces and sum(costs[-len(pieces) :]) > max_tokens:
         del pieces[0]
     return tuple(pieces)
 
@@ -183,15 +188,15 @@ def _shorten_result(output: str) -> str:
     return f"{lines[0][:SHORT_LINE].rstrip()} {condense.CUT} {lines[-1][-SHORT_LINE:].lstrip()}"
 
 
-def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> ComposedMessage:
+def write_block(pieces: tuple[Piece, ...], codec: Codec, *, is_first: bool = True) -> ComposedMessage:
     """Return recalled pieces as one message of quoted text, or as separate blocks where the format supports them.
 
     The first block of a request explains its purpose; later ones refer to it.
     """
     if codec.search_results:
         return ComposedMessage(Role.USER, pieces, separator="\n", kind="recall", cited=True)
-    explained = chat_messages.EXCERPTS if first else chat_messages.MORE_EXCERPTS
-    opening = f"{chat_messages.RECALLED[0]}{explained}{SEPARATOR}"
+    explanation = chat_messages.EXCERPTS if is_first else chat_messages.MORE_EXCERPTS
+    opening = f"{chat_messages.RECALLED[0]}{explanation}{SEPARATOR}"
     return ComposedMessage(Role.USER, pieces, opening, SEPARATOR, chat_messages.RECALLED[1], "recall")
 
 

@@ -38,8 +38,8 @@ Summarising: TypeAlias = Generator[NeedSummary, str | None, None]
 """A step that may ask for summaries."""
 
 # Prompts have thousands of these: without keywords and defaults they are made in a third of the time.
-_new_placed: Any = partial(tuple.__new__, PlacedMessage)
-_new_left: Any = partial(tuple.__new__, Omission)
+_new_placement: Any = partial(tuple.__new__, PlacedMessage)
+_new_omission: Any = partial(tuple.__new__, Omission)
 
 
 def fit_prompt(
@@ -67,7 +67,7 @@ class _Fit:
         self._root = build_section_tree(tree, codec, None if self._limit is None else max(0, self._limit))
         self._steps: list[Step] = []
         self._placed: list[PlacedMessage] = []
-        self._left: list[Omission] = []
+        self._omissions: list[Omission] = []
         self._summaries: list[tuple[str, str, int]] = []
 
     def run(self, budget: int | None) -> Summarising:
@@ -75,61 +75,62 @@ class _Fit:
         root = self._root
         for section in list(root.sections()):
             section.floor = section.scope.floor
-            if section.allowed is not None:
-                section.floor = min(section.floor, section.allowed)
+            if section.max_tokens is not None:
+                section.floor = min(section.floor, section.max_tokens)
                 yield from self._enforce_cap(section)
         if self._limit is None:
             return
         yield from self._shrink(root, self._limit)
-        if root.used > self._limit:
-            raise self._build_error(root.used - self._limit, self._limit + self._base, budget)
+        if root.tokens > self._limit:
+            raise self._build_error(root.tokens - self._limit, self._limit + self._base, budget)
 
     # ── shrinking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _enforce_cap(self, section: Section) -> Summarising:
         """Shrink a section to its own cap and ceiling, as if it were a prompt of its own; `FitError` if it cannot.
 
-        A cap is the limit of a truncate strategy, a ceiling the limit of the section itself.
+        A cap is the limit of a truncate strategy, a ceiling the limit of the section itself. Inside a section with a
+        cap, only sections shrink that would shrink no later than it in the whole prompt.
         """
         strategy = section.scope.strategy
         if isinstance(strategy, Truncate) and strategy.tokens is not None:
             yield from self._shrink(section, strategy.tokens, least_priority=section.scope.priority)
             for leaf in section.leaves():  # a cap leaves out even units that must stay
-                if section.used > strategy.tokens and leaf.section.spare() >= leaf.tokens:
-                    leaf.leave("truncate", "even cut it did not fit the cap")
+                if section.tokens > strategy.tokens and leaf.section.count_spare_tokens() >= leaf.tokens:
+                    leaf.omit("truncate", "even cut it did not fit the cap")
         ceiling = section.scope.ceiling
-        if ceiling is None or section.used <= ceiling:
+        if ceiling is None or section.tokens <= ceiling:
             return
         yield from self._shrink(section, ceiling)
-        if section.used > ceiling:
-            before = self._root.used
+        if section.tokens > ceiling:
+            tokens_before = self._root.tokens
             self._drop_first(section, ceiling)
-            self._record_step(section, "ceiling", before)
-        if section.used > ceiling:
-            over = section.used - ceiling
+            self._record_step(section, "ceiling", tokens_before)
+        if section.tokens > ceiling:
+            excess = section.tokens - ceiling
             raise FitError(
-                f"{section.path} needs {section.used} tokens, {over} more than its ceiling of {ceiling}",
+                f"{section.path} needs {section.tokens} tokens, {excess} more than its ceiling of {ceiling}",
                 budget=ceiling,
-                required=section.used,
+                required=section.tokens,
                 where=section.path,
                 tried=self._describe_steps(),
                 options=(
-                    f"raise the ceiling of {section.path} to {section.used}",
-                    *_suggest_options(section, over),
+                    f"raise the ceiling of {section.path} to {section.tokens}",
+                    *_suggest_options(section, excess),
                 ),
             )
 
     def _drop_first(self, section: Section, ceiling: int) -> None:
-        """Leave whole units out from the start, whatever they are; the last one stays."""
+        """Leave units and pieces out from the start, even without a strategy; mandatory units and the last one stay."""
         leaves = [leaf for leaf in section.leaves() if not leaf.gone]
         for leaf in leaves:
-            if section.used > ceiling and isinstance(leaf.node, ComposedMessage):
+            if section.tokens > ceiling and isinstance(leaf.node, ComposedMessage):
                 drop_pieces(section, leaf, ceiling, self._codec)
-            if section.used <= ceiling:
+            if section.tokens <= ceiling:
                 return
             is_optional = leaf is not leaves[-1] and not leaf.mandatory
-            if is_optional and leaf.section.spare() >= leaf.tokens:
-                leaf.leave(
+            if is_optional and leaf.section.count_spare_tokens() >= leaf.tokens:
+                leaf.omit(
                     "ceiling", f"its section may have {ceiling} tokens, and what comes first goes first"
                 )
 
@@ -138,7 +139,7 @@ class _Fit:
 
         With `least_priority` only sections of that priority number or a larger one shrink.
         """
-        moving = [section for section in area.sections() if section.moves and section.allowed is not None]
+        moving = [section for section in area.sections() if section.moves and section.max_tokens is not None]
         shrinking: list[Section] = []
         for section in area.sections():
             has_priority = least_priority is None or section.scope.priority >= least_priority
@@ -146,44 +147,47 @@ class _Fit:
                 shrinking.append(section)
         shrinking.sort(key=lambda section: -section.scope.priority)
         for index, section in enumerate(shrinking):
-            excess = area.used - limit
+            excess = area.tokens - limit
             strategy = section.scope.strategy
             if isinstance(strategy, Window) and strategy.slack and moving:
-                excess += _compute_reserve(section, section.used - excess, moving, shrinking[:index])
+                excess += _compute_reserve(section, section.tokens - excess, moving, shrinking[:index])
             if excess > 0:
-                before = self._root.used
+                tokens_before = self._root.tokens
                 yield from apply_strategy(section, excess, limit, self._codec)
-                self._record_step(section, name_of_strategy(section), before)
+                self._record_step(section, name_of_strategy(section), tokens_before)
+        # Only when no strategy can do more: what must stay is cut, a last resort before the error.
         for section in shrinking:
-            if area.used > limit:
-                before = self._root.used
-                cut_mandatory(section, area.used - limit, self._codec)
-                self._record_step(section, name_of_strategy(section), before)
+            if area.tokens > limit:
+                tokens_before = self._root.tokens
+                cut_mandatory(section, area.tokens - limit, self._codec)
+                self._record_step(section, name_of_strategy(section), tokens_before)
 
-    def _record_step(self, section: Section, strategy: str, before: int) -> None:
-        """Note that a strategy made the prompt smaller; `before` are the tokens of its messages until then."""
-        after = self._root.used
-        if after != before:
+    def _record_step(self, section: Section, strategy: str, tokens_before: int) -> None:
+        """Note that a strategy made the prompt smaller; `tokens_before` are the tokens of its messages until then."""
+        tokens_after = self._root.tokens
+        if tokens_after != tokens_before:
             base = self._base
             self._steps.append(
-                Step(section.path, section.scope.priority, strategy, base + before, base + after)
+                Step(
+                    section.path, section.scope.priority, strategy, base + tokens_before, base + tokens_after
+                )
             )
 
     # ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _build_error(self, over: int, limit: int, budget: int | None) -> FitError:
-        """Build the error: the excess in tokens, the largest section, the steps tried, and suggested remedies."""
+    def _build_error(self, excess: int, limit: int, budget: int | None) -> FitError:
+        """Return the error with the excess in tokens, the largest section, the steps tried, and suggested remedies."""
         tool_tokens = self._base - self._codec.base(()) if self._tools else 0
         if budget is None:
-            budget, required = limit, limit + over
+            budget, required = limit, limit + excess
         else:
-            required = self._find_required_budget(budget, limit, over)
+            required = self._find_required_budget(budget, limit, excess)
         own_tokens = {section.path: _count_own_tokens(section) for section in self._root.sections()}
         where = max(own_tokens, key=lambda path: own_tokens[path])
         if tool_tokens > own_tokens[where]:
             where = "tools"
-        options = [f"raise the budget by {required - budget}", *_suggest_options(self._root, over)]
-        if tool_tokens >= over:
+        options = [f"raise the budget by {required - budget}", *_suggest_options(self._root, excess)]
+        if tool_tokens >= excess:
             options.append(f"offer fewer tools: they take {tool_tokens} tokens")
         return FitError(
             budget=budget,
@@ -193,12 +197,12 @@ class _Fit:
             options=tuple(options),
         )
 
-    def _find_required_budget(self, budget: int, limit: int, over: int) -> int:
-        """Return a budget whose limit is `over` more: if the codec keeps a margin, the budget grows by more."""
+    def _find_required_budget(self, budget: int, limit: int, excess: int) -> int:
+        """Return a budget whose limit is `excess` more: if the codec keeps a margin, the budget grows by more."""
         tool_tokens = self._base - self._codec.base(())
-        required = budget + over
+        required = budget + excess
         for _ in range(50):  # in case a codec's limit does not grow with the budget
-            missing = limit + over - self._codec.limit(required, tool_tokens)
+            missing = limit + excess - self._codec.limit(required, tool_tokens)
             if missing <= 0:
                 break
             required += missing
@@ -215,12 +219,12 @@ class _Fit:
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def build_fitted(self) -> FittedPrompt:
-        """Return the prompt as it is now."""
+        """Return the fitted prompt, with everything shown and everything omitted."""
         self._write_section(self._root)
         return FittedPrompt(
             tuple(self._placed),
-            self._base + self._root.used,
-            tuple(self._left),
+            self._base + self._root.tokens,
+            tuple(self._omissions),
             tuple(self._steps),
             tuple(self._summaries),
         )
@@ -233,8 +237,8 @@ class _Fit:
         keeps_end = is_window or (isinstance(strategy, Truncate) and strategy.keep is KeptEnd.END)
         if keeps_end:
             self._write_uncounted(section, is_window=is_window)
-        if section.answered:
-            self._summaries.append((getattr(strategy, "id", ""), section.text, section.covers))
+        if section.has_new_summary:
+            self._summaries.append((getattr(strategy, "id", ""), section.summary_text, section.covered_count))
         summary = section.summary
         if summary is not None and summary.messages and not summary.gone:
             message, number = summary.messages[0], len(self._placed)
@@ -254,81 +258,82 @@ class _Fit:
     def _write_composed(self, leaf: Leaf, node: ComposedMessage) -> None:
         """Record which pieces of a composed message are shown and which are not."""
         if leaf.rule:
-            self._left += self._list_omitted_pieces(leaf, node)
+            self._omissions += self._list_omitted_pieces(leaf, node)
         if leaf.gone:
             return
         section, number = leaf.section, len(self._placed)
         message = leaf.messages[0] if leaf.messages else compose_message(node, leaf.pieces)
-        kind = "cut" if leaf.cut else "pieces"
+        kind = "cut" if leaf.is_cut else "pieces"
         self._placed.append(
             PlacedMessage(message, section.path, kind, leaf.tokens, section.moves, number, leaf.pieces)
         )
 
     def _list_omitted_pieces(self, leaf: Leaf, node: ComposedMessage) -> Iterator[Omission]:
         """Yield the pieces of a composed message that are not shown, or only in part."""
-        shown = {} if leaf.gone else {piece.id: piece.text for piece in leaf.pieces}
+        shown_texts = {} if leaf.gone else {piece.id: piece.text for piece in leaf.pieces}
         for piece in node.pieces:
-            text = shown.get(piece.id)
+            text = shown_texts.get(piece.id)
             if text == piece.text:
                 continue
             tokens = self._codec.counter.count(piece.text) if piece.tokens is None else piece.tokens
             rule, reason = leaf.rule, leaf.reason
             if text is None and not leaf.gone:
                 rule, reason = "pieces", LOWEST_RANK
-            yield _new_left(((piece.id,), leaf.section.path, rule, reason, tokens, text is None))
+            yield _new_omission(((piece.id,), leaf.section.path, rule, reason, tokens, text is None))
 
     def _write_uncounted(self, section: Section, *, is_window: bool) -> None:
         """Record the messages that were never counted, with the tokens of their text where these are known."""
         rule = "window" if is_window else "truncate"
         reason = "older than all that there is room for" if is_window else "beyond all that there is room for"
-        for group in section.uncounted:
+        for group in section.uncounted_groups:
             tokens = sum([message.tokens or 0 for message in group.messages])
             ids = _collect_entry_ids(group.messages) or (section.path,)
-            self._left.append(_new_left((ids, section.path, rule, reason, tokens, True)))
+            self._omissions.append(_new_omission((ids, section.path, rule, reason, tokens, True)))
 
     def _write_group(self, leaf: Leaf, node: MessageGroup) -> None:
         """Record which messages of a unit are shown, and if it was cut or left out."""
         path, moves = leaf.section.path, leaf.section.moves
         if leaf.rule:
             ids = _collect_entry_ids(node.messages) or (path,)
-            self._left.append(
-                _new_left((ids, path, leaf.rule, leaf.reason, leaf.full - leaf.tokens, leaf.gone))
+            self._omissions.append(
+                _new_omission((ids, path, leaf.rule, leaf.reason, leaf.full_tokens - leaf.tokens, leaf.gone))
             )
         if leaf.gone:
             return
         number = len(self._placed)
         messages = leaf.messages or node.messages
-        costs = leaf.costs or leaf.whole or (leaf.full,)
-        for whole, message, cost in zip(node.messages, messages, costs, strict=True):
+        costs = leaf.costs or leaf.whole_costs or (leaf.full_tokens,)
+        for original, message, cost in zip(node.messages, messages, costs, strict=True):
             rendition = "whole"
-            if message is not whole:
+            if message is not original:
                 rendition = "cut"
             elif message.role is Role.TOOL and is_placeholder(message):
                 rendition = "placeholder"
             self._placed.append(
-                _new_placed((message, path, rendition, cost, moves, number, (), node.first, node.last))
+                _new_placement((message, path, rendition, cost, moves, number, (), node.first, node.last))
             )
 
 
 def _compute_reserve(window: Section, room: int, moving: Sequence[Section], shrunk: Sequence[Section]) -> int:
-    """Return the tokens that a window keeps free for sections that change each turn (`moving`), such as recalls.
+    """Return the tokens that a window keeps free for the sections that change each turn, such as recalls.
 
-    Otherwise the window would move whenever they grow. `room` are the tokens it may have, `shrunk` the sections that
-    were shrunk before it. This is the number of tokens they may still grow by, limited so that the window keeps half of
-    the tokens it shares with them: a ceiling far above the actual use does not justify dropping history.
+    Otherwise the window would move whenever these `moving` sections grow. `room` are the tokens that the window may
+    have, `shrunk` the sections that were shrunk before it. The reserve is the number of tokens by which moving sections
+    may still grow, limited so that the window keeps half of the tokens it shares with them: a ceiling far above the
+    actual use does not justify dropping history.
     """
-    used = growth = 0
+    moving_tokens = growth = 0
     for section in moving:
         if section is window or section in shrunk or _is_inside_moving(section):
             continue
-        used += section.used
-        growth += max(0, (section.allowed or 0) - section.used)
-    return max(0, min(growth, room - (room + used) // 2))
+        moving_tokens += section.tokens
+        growth += max(0, (section.max_tokens or 0) - section.tokens)
+    return max(0, min(growth, room - (room + moving_tokens) // 2))
 
 
 def _is_inside_moving(section: Section) -> bool:
-    """Return whether a section around this one moves and has a cap, too."""
-    return any(outer.moves and outer.allowed is not None for outer in section.ancestors())
+    """Return whether a section around this one moves and has a cap, and so counts the tokens of this one already."""
+    return any(outer.moves and outer.max_tokens is not None for outer in section.ancestors())
 
 
 def _count_own_tokens(section: Section) -> int:
@@ -337,24 +342,27 @@ def _count_own_tokens(section: Section) -> int:
     return total + sum([part.tokens for part in section.parts if isinstance(part, Leaf)])
 
 
-def _suggest_options(area: Section, over: int) -> Iterator[str]:
+def _suggest_options(area: Section, excess: int) -> Iterator[str]:
     """Yield remedies that would each be enough alone, the largest section first."""
-    largest_first = sorted(area.sections(), key=lambda section: (-section.used, section.path))
+    largest_first = sorted(area.sections(), key=lambda section: (-section.tokens, section.path))
     for section in largest_first:
         shrinks = any(inner.scope.strategy is not None for inner in section.sections())
-        if section.floor and shrinks and section.used >= over:
-            yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
+        if section.floor and shrinks and section.tokens >= excess:
+            yield f"lower the floor of {section.path} to {max(0, section.tokens - excess)}"
     for section in largest_first:
-        own = _count_own_tokens(section)
+        own_tokens = _count_own_tokens(section)
         if section.parent is None:
-            if own >= over:
-                yield f"let messages directly in {section.path} shrink, by truncate or omit: they take {own} tokens"
-        elif own and section.used >= over and not _can_shrink(section):
-            yield f"give {section.path} a priority and a strategy: it takes {section.used} tokens"
+            if own_tokens >= excess:
+                yield (
+                    f"let messages directly in {section.path} shrink, by truncate or omit: "
+                    f"they take {own_tokens} tokens"
+                )
+        elif own_tokens and section.tokens >= excess and not _can_shrink(section):
+            yield f"give {section.path} a priority and a strategy: it takes {section.tokens} tokens"
 
 
 def _can_shrink(section: Section) -> bool:
-    return any(one.scope.strategy is not None for one in (section, *section.ancestors()))
+    return any(enclosing.scope.strategy is not None for enclosing in (section, *section.ancestors()))
 
 
 def _collect_entry_ids(messages: Sequence[PromptMessage]) -> tuple[str, ...]:

@@ -14,21 +14,21 @@ LOWEST_RANK = "ranked lowest, and there was no room for it"
 
 
 class Leaf:
-    """A unit of the prompt: its content, the part of it that is shown, and the reason for any omission.
+    """A unit of the prompt (a message group or a composed message): the part that is shown, and why not all of it.
 
     A prompt has thousands of these, most of which never change, so default values are kept on the class.
     """
 
-    #: Messages as they are now, and what each costs; None while they are those of the node.
+    #: Messages as they are shown now, and the cost of each; None while they are those of the node.
     messages: tuple[PromptMessage, ...] | None = None
     costs: tuple[int, ...] | None = None
     #: Cost of each message of a node with several, with nothing left out.
-    whole: tuple[int, ...] | None = None
+    whole_costs: tuple[int, ...] | None = None
     #: Pieces shown, of a composed message.
     pieces: tuple[Piece, ...] = ()
     gone = False
     #: Whether some of its text was cut off.
-    cut = False
+    is_cut = False
     #: The last rule that left out or cut it, and the reason.
     rule = ""
     reason = ""
@@ -37,7 +37,7 @@ class Leaf:
         self.node = node
         self.section = section
         #: Raw tokens of the shown content, and of the content with nothing left out.
-        self.tokens = self.full = tokens
+        self.tokens = self.full_tokens = tokens
 
     @property
     def mandatory(self) -> bool:
@@ -48,41 +48,41 @@ class Leaf:
     def write(
         self, messages: tuple[PromptMessage, ...], costs: tuple[int, ...], rule: str, reason: str
     ) -> None:
-        """Show it as other messages, which are shorter."""
+        """Show the unit as other, shorter messages, and note the rule that made them."""
         change = sum(costs) - self.tokens
         self.messages, self.costs, self.tokens = messages, costs, sum(costs)
         self.rule, self.reason = rule, reason
-        self.section.change(change)
+        self.section.add_tokens(change)
 
-    def leave(self, rule: str, reason: str) -> None:
-        """Leave it out."""
+    def omit(self, rule: str, reason: str) -> None:
+        """Leave the unit out."""
         omit_leaves((self,), rule, reason)
 
 
 def omit_leaves(leaves: Iterable[Leaf], rule: str, reason: str) -> None:
     """Leave units out; those that are gone already keep their reason."""
     section: Section | None = None
-    change = 0
+    token_change = 0
     for leaf in leaves:
         if leaf.gone:
             continue
         if leaf.section is not section:
             if section is not None:
-                section.change(change)
-            section, change = leaf.section, 0
-        change -= leaf.tokens
+                section.add_tokens(token_change)
+            section, token_change = leaf.section, 0
+        token_change -= leaf.tokens
         leaf.tokens = 0
         leaf.gone, leaf.rule, leaf.reason = True, rule, reason
     if section is not None:
-        section.change(change)
+        section.add_tokens(token_change)
 
 
 class Section:
     """A scope and the total cost of its content."""
 
     __slots__ = (
-        "allowed", "answered", "covers", "floor", "moves", "parent", "parts", "path", "scope",
-        "summary", "text", "uncounted", "used",
+        "covered_count", "floor", "has_new_summary", "max_tokens", "moves", "parent", "parts", "path", "scope",
+        "summary", "summary_text", "tokens", "uncounted_groups",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, path: str, parent: Section | None, cap: int | None) -> None:
@@ -90,18 +90,18 @@ class Section:
         self.path = path
         self.parent = parent
         self.parts: list[Section | Leaf] = []
-        self.used = 0
-        #: Units at one end that could not be shown whatever else is left out: never counted.
-        self.uncounted: tuple[MessageGroup, ...] = ()
+        self.tokens = 0
+        #: Units at one end that could not be shown even if everything else were left out, so they are never counted.
+        self.uncounted_groups: tuple[MessageGroup, ...] = ()
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
-        self.allowed = cap
-        #: Tokens it is not shrunk below; applies only once all its content is within the allowed tokens.
+        self.max_tokens = cap
+        #: Tokens it is not shrunk below; 0 until the sections inside it have been shrunk to their own limits.
         self.floor = 0
-        #: The current summary: its text, how many units it replaces, the leaf that shows it, whether it is a new one.
-        self.text = ""
-        self.answered = False
-        self.covers = 0
+        #: The current summary: its text, whether the text is new, how many units it replaces, the leaf that shows it.
+        self.summary_text = ""
+        self.has_new_summary = False
+        self.covered_count = 0
         self.summary: Leaf | None = None
 
     def ancestors(self) -> Iterator[Section]:
@@ -111,16 +111,18 @@ class Section:
             yield section
             section = section.parent
 
-    def change(self, tokens: int) -> None:
+    def add_tokens(self, tokens: int) -> None:
         """Add `tokens` to the cost of this section and of every section around it."""
         section: Section | None = self
         while section is not None:
-            section.used += tokens
+            section.tokens += tokens
             section = section.parent
 
-    def free(self) -> bool:
+    def can_be_omitted(self) -> bool:
         """Return whether no floor keeps it, or anything in it, from being left out."""
-        return self.spare() == self.used and not any(one.floor for one in self.sections())
+        return self.count_spare_tokens() == self.tokens and not any(
+            section.floor for section in self.sections()
+        )
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield every unit under it in order, but no summary."""
@@ -137,15 +139,15 @@ class Section:
                 yield from part.sections()
         yield self
 
-    def spare(self) -> int:
-        """Return how many tokens less it may cost under its own floor and those around it."""
-        spare = self.used
+    def count_spare_tokens(self) -> int:
+        """Return how many tokens it can lose before its own floor or one around it is reached."""
+        spare_tokens = self.tokens
         section: Section | None = self
         while section is not None:
             if section.floor:
-                spare = min(spare, section.used - section.floor)
+                spare_tokens = min(spare_tokens, section.tokens - section.floor)
             section = section.parent
-        return max(0, spare)
+        return max(0, spare_tokens)
 
 
 def build_section_tree(tree: Scope, codec: Codec, room: int | None) -> Section:
@@ -180,13 +182,13 @@ def _build_section(
 ) -> Section:
     """Return a scope as a section with its content and cost.
 
-    `room` is the most it could cost. With `plain`, no section around it has a strategy: only then may the content that
-    cannot fit stay uncounted.
+    `room` is the most it could cost. `plain` says that no section around it has a strategy: another strategy might
+    need the content that cannot fit here, so only then it stays uncounted.
     """
     strategy = scope.strategy
     cap = strategy.tokens if isinstance(strategy, Truncate) else None
     section = Section(scope, path, parent, smallest_limit(scope.ceiling, cap))
-    bound = smallest_limit(room, section.allowed)
+    bound = smallest_limit(room, section.max_tokens)
     end = _end_to_keep(section) if plain and len(scope.children) > 1 else None
     if end is not None and bound is not None:
         groups = [node for node in scope.children if isinstance(node, MessageGroup)]
@@ -205,7 +207,7 @@ def _build_section(
         else:
             continue
         section.parts.append(part)
-        section.used += part.used if isinstance(part, Section) else part.tokens
+        section.tokens += part.tokens
     return section
 
 
@@ -221,30 +223,30 @@ def _count_within_bound(
     section: Section, groups: Sequence[MessageGroup], bound: int, keep: KeptEnd, codec: Codec
 ) -> None:
     """Count units from the end that is kept until they cost more than there is room for."""
-    left = bound
-    uncounted: list[MessageGroup] = []
+    remaining = bound
+    uncounted_groups: list[MessageGroup] = []
     for group in reversed(groups) if keep is KeptEnd.END else groups:
-        if left < 0 and not group.mandatory:
-            uncounted.append(group)
+        if remaining < 0 and not group.mandatory:
+            uncounted_groups.append(group)
             continue
         leaf = _build_group_leaf(group, section, codec.cost)
-        left -= leaf.tokens
-        section.used += leaf.tokens
+        remaining -= leaf.tokens
+        section.tokens += leaf.tokens
         section.parts.append(leaf)
     if keep is KeptEnd.END:
         section.parts.reverse()
-        uncounted.reverse()
-    section.uncounted = tuple(uncounted)
+        uncounted_groups.reverse()
+    section.uncounted_groups = tuple(uncounted_groups)
 
 
 def _build_group_leaf(node: MessageGroup, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
-    """Return an group with its cost, and that of each of its messages if there are several."""
+    """Return a group with its cost, and that of each of its messages if there are several."""
     messages = node.messages
     if len(messages) == 1:
         return Leaf(node, section, cost(messages[0]))
     costs = tuple(map(cost, messages))
     leaf = Leaf(node, section, sum(costs))
-    leaf.whole = costs
+    leaf.whole_costs = costs
     return leaf
 
 
@@ -252,7 +254,7 @@ def _build_composed_leaf(node: ComposedMessage, section: Section, codec: Codec, 
     """Return a composed message, without the pieces whose stated costs show that they cannot fit."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:
-        # Stated tokens are upper bounds: half as many again leave no piece out that could fit.
+        # Stated tokens are upper bounds, so pieces that seem to need half as many again may still fit.
         room = int(max(bound, section.scope.floor) * 1.5)
         indexes: list[int] = []
         for index in sort_by_rank(pieces):

@@ -1,9 +1,10 @@
-"""A request as the log of renders keeps it, and as it reads later.
+"""A request as the log of renders keeps it, and as it is written again later.
 
 Text written by the caller, the system text and the tools are kept as they were sent, in the privacy mode of the
-session; text of the log is kept by reference. So the request can be written again word for word, and erasing an entry
-leaves no trace of it: erasing in the session's own fork tree deletes the kept requests, and of text from other trees
-only references are kept, surrounded only by our own framing text.
+session; text of the log is kept by reference. So the request can be written again word for word.
+
+Erasing an entry leaves no trace of its text: an erasure in the session's own fork tree deletes the kept requests, and
+of text from other trees only references are kept, between our own framing words.
 """
 
 from __future__ import annotations
@@ -45,30 +46,31 @@ Change = Callable[[str, str], tuple[Segment, ...]]
 # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def foreign_sources(manifest: Manifest, own: AbstractSet[str]) -> list[str]:
+def foreign_sources(manifest: Manifest, own_logs: AbstractSet[str]) -> list[str]:
     """Return the ids of the entries of other fork trees that a request shows."""
-    return [id for id in manifest.entries if _is_foreign(id, own)]
+    return [id for id in manifest.entries if _is_foreign(id, own_logs)]
 
 
 def keep_request(
-    manifest: Manifest, own: AbstractSet[str], redactor: Redactor, actors: Mapping[str, str]
+    manifest: Manifest, own_logs: AbstractSet[str], redactor: Redactor, actors: Mapping[str, str]
 ) -> Manifest:
-    """Return a manifest as it may be kept.
+    """Return a manifest as the privacy mode and the rules on text of other logs let it be kept.
 
-    `own` are the logs whose erasures delete it, `actors` the speakers of entries of other logs, by id of the entry.
+    `own_logs` are the logs whose erasures delete the request, `actors` the speakers of entries of other logs, by the
+    id of the entry.
     """
     messages: list[Sent] = []
     # The hash of the payload is kept only if the request can be written again word for word.
-    changed = redactor.mode is not None
+    is_changed = redactor.mode is not None
     for sent in manifest.messages:
-        if any(_is_foreign(id, own) for id in _list_sources(sent)):
-            kept = _keep_foreign(sent, actors)
+        if any(_is_foreign(id, own_logs) for id in _list_sources(sent)):
+            kept_message = _keep_foreign(sent, actors)
         else:
-            kept = _keep_own(sent, redactor)
-        changed = changed or kept.hash != sent.hash
-        messages.append(kept)
+            kept_message = _keep_own(sent, redactor)
+        is_changed = is_changed or kept_message.hash != sent.hash
+        messages.append(kept_message)
     tools = tuple([_keep_tool(tool, redactor) for tool in manifest.tools])
-    payload = "" if changed else manifest.payload
+    payload = "" if is_changed else manifest.payload
     return replace(manifest, messages=tuple(messages), tools=tools, payload=payload)
 
 
@@ -86,13 +88,13 @@ def drop_own_words(manifest: Manifest) -> Manifest:
 
 
 def _blank_text(text: str, _next_entry_id: str) -> tuple[Segment, ...]:
-    """Keep nothing of a text but whether it ends a line."""
+    """Return a line break for a text with one, else a blank: nothing else of the text is kept."""
     return ("\n" if "\n" in text else " ",)
 
 
-def _is_foreign(id: str, own: AbstractSet[str]) -> bool:
+def _is_foreign(id: str, own_logs: AbstractSet[str]) -> bool:
     parsed = parse_entry_id(id)
-    return parsed is not None and parsed[0] not in own
+    return parsed is not None and parsed[0] not in own_logs
 
 
 def _list_sources(sent: Sent) -> list[str]:
@@ -115,9 +117,10 @@ def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
     """Keep a message that shows other logs: only references and our own framing text, and no hash of the text."""
 
     def keep_frame(text: str, next_entry_id: str) -> tuple[Segment, ...]:
-        """Return what to keep of the text before a quotation of the entry `next_entry_id`.
+        """Return the part to keep of the text before a quotation of the entry `next_entry_id`.
 
-        Our framing words, with the speaker's name as a reference; a blank if any of it may come from an entry.
+        That is our framing words, with the speaker's name as a reference. A blank is kept instead if any other text is
+        among them, since it may come from an entry.
         """
         before, name, after = _split_at_speaker(text, actors.get(next_entry_id, ""))
         is_framing = _FRAME.fullmatch(before) and _FRAME.fullmatch(after)
@@ -127,8 +130,8 @@ def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
             return (before,)
         return before, Quote(next_entry_id, 0, len(name), ACTOR), after
 
-    kept = _change_literals(sent, keep_frame)
-    return kept._replace(name=None, hash=_hash_of_ids(sent))
+    kept_message = _change_literals(sent, keep_frame)
+    return kept_message._replace(name=None, hash=_hash_of_ids(sent))
 
 
 def _split_at_speaker(text: str, actor: str) -> tuple[str, str, str]:
@@ -159,15 +162,15 @@ def _change_literals(sent: Sent, change: Change) -> Sent:
 
 def _change_segments(segments: Sequence[Segment], change: Change) -> tuple[Segment, ...]:
     """Return segments with their literal texts changed; quotations stay, and empty texts are dropped."""
-    changed: list[Segment] = []
+    changed_segments: list[Segment] = []
     for index, segment in enumerate(segments):
         if isinstance(segment, Quote):
-            changed.append(segment)
+            changed_segments.append(segment)
             continue
         following = segments[index + 1] if index + 1 < len(segments) else None
         next_entry_id = following.entry if isinstance(following, Quote) else ""
-        changed += [part for part in change(segment, next_entry_id) if part != ""]
-    return tuple(changed)
+        changed_segments += [part for part in change(segment, next_entry_id) if part != ""]
+    return tuple(changed_segments)
 
 
 def _hash_of_ids(sent: Sent) -> str:
@@ -190,9 +193,9 @@ def _redact_strings(value: Any, redactor: Redactor) -> Any:
     if isinstance(value, str):
         return redactor.redact_text(value)
     if isinstance(value, Mapping):
-        return {name: _redact_strings(one, redactor) for name, one in value.items()}
+        return {name: _redact_strings(item, redactor) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_redact_strings(one, redactor) for one in value]
+        return [_redact_strings(item, redactor) for item in value]
     return value
 
 
@@ -208,13 +211,13 @@ def rebuild_request(manifest: Manifest, entries: Mapping[str, Entry]) -> tuple[d
     from acms.providers import codecs  # the formats of all providers
 
     messages: list[PromptMessage] = []
-    changed = False
+    is_changed = False
     for number, sent in enumerate(manifest.messages, 1):
         try:
             message = revive_message(sent, entries)
         except (KeyError, IndexError, TypeError, ValueError):
             return None, f"message {number} shows text that the log does not hold any more"
-        changed = changed or fingerprint_message(message) != sent.hash
+        is_changed = is_changed or fingerprint_message(message) != sent.hash
         messages.append(message)
     try:
         codec = codecs.named(manifest.codec, manifest.model, max_tokens=manifest.max_tokens)
@@ -224,7 +227,7 @@ def rebuild_request(manifest: Manifest, entries: Mapping[str, Entry]) -> tuple[d
     if manifest.payload and hash_payload(payload) == manifest.payload:
         return payload, ""
     note = "another release of ACMS may have written it differently"
-    if changed:
+    if is_changed:
         note = (
             "text of other sessions is read from their logs as it is now; what was redacted, or too large to be kept, "
             "is missing"

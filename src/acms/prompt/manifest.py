@@ -172,9 +172,9 @@ class Manifest:
 
     def to_json(self) -> dict[str, Json]:
         """Return it as a JSON object without empty fields."""
-        places = {entry: place for place, entry in enumerate(self.entries)}
+        index_by_entry = {entry: index for index, entry in enumerate(self.entries)}
         words: dict[str, int] = {}  # words that occur many times are written once, rows hold their index
-        written: dict[str, Json] = {
+        document: dict[str, Json] = {
             "format": self.format,
             "codec": self.codec,
             "model": self.model,
@@ -185,19 +185,22 @@ class Manifest:
             "upper_bound": self.upper_bound,
             "tools": [_tool_to_json(tool) for tool in self.tools],
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
-            "entries": list(places),
-            "messages": [_sent_to_json(message, places, words) for message in self.messages],
+            "entries": list(index_by_entry),
+            "messages": [_sent_to_json(message, index_by_entry, words) for message in self.messages],
             "reads": [[*read[:3], list(map(list, read.lineage)), read.summary] for read in self.reads],
             "candidates": [_candidate_to_json(candidate, words) for candidate in self.candidates],
-            "left": [_left_to_json(left, words) for left in self.left],
+            "left": [_omission_to_json(left, words) for left in self.left],
             "steps": list(map(list, self.steps)),
-            "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
+            "redactions": [
+                [index_by_entry[redaction.entry], redaction.mode.value, dict(redaction.kinds)]
+                for redaction in self.redactions
+            ],
             "payload": self.payload,
             "words": list(words),
         }
         if self.max_tokens is not None:
-            written["max_tokens"] = self.max_tokens
-        return {name: value for name, value in written.items() if value not in ("", [])}
+            document["max_tokens"] = self.max_tokens
+        return {name: value for name, value in document.items() if value not in ("", [])}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Json]) -> Manifest:
@@ -231,42 +234,42 @@ def _index_word(word: str, words: dict[str, int]) -> int:
     return words.setdefault(word, len(words))
 
 
-def _sent_to_json(message: Sent, places: Mapping[str, int], words: dict[str, int]) -> dict[str, Json]:
-    written: dict[str, Json] = {
+def _sent_to_json(message: Sent, index_by_entry: Mapping[str, int], words: dict[str, int]) -> dict[str, Json]:
+    document: dict[str, Json] = {
         "path": _index_word(message.path, words),
         "role": message.role.value,
         "hash": message.hash,
         "tokens": message.tokens,
-        "parts": [_part_to_json(part, places) for part in message.parts],
+        "parts": [_part_to_json(part, index_by_entry) for part in message.parts],
         "name": message.name,
         "group": message.group,
         "rendition": "" if message.rendition == "whole" else message.rendition,
-        "sources": [places[source] for source in message.sources],
+        "sources": [index_by_entry[source] for source in message.sources],
         "pieces": list(message.pieces),
         "moves": message.moves,
         "first": message.first,
         "last": 0 if message.last == message.first else message.last,
     }
-    return {name: value for name, value in written.items() if value or name in ("path", "tokens")}
+    return {name: value for name, value in document.items() if value or name in ("path", "tokens")}
 
 
-def _part_to_json(part: Whole | Written, places: Mapping[str, int]) -> Json:
+def _part_to_json(part: Whole | Written, index_by_entry: Mapping[str, int]) -> Json:
     """Write a whole part as [entry, part], a written one as an object."""
     if isinstance(part, Whole):
-        return [places[part.entry], part.part]
-    written: dict[str, Json] = {} if part.kind == "text" else {"type": part.kind}
+        return [index_by_entry[part.entry], part.part]
+    document: dict[str, Json] = {} if part.kind == "text" else {"type": part.kind}
     for name, value in part.fields:
-        written[name] = value
+        document[name] = value
         if isinstance(value, tuple):
-            written[name] = [_segment_to_json(segment, places) for segment in value]
-    return written
+            document[name] = [_segment_to_json(segment, index_by_entry) for segment in value]
+    return document
 
 
-def _segment_to_json(segment: Segment, places: Mapping[str, int]) -> Json:
+def _segment_to_json(segment: Segment, index_by_entry: Mapping[str, int]) -> Json:
     """Write a quote as [entry, start, end], and its field if that is not the content."""
     if isinstance(segment, str):
         return segment
-    quote: list[Json] = [places[segment.entry], segment.start, segment.end]
+    quote: list[Json] = [index_by_entry[segment.entry], segment.start, segment.end]
     return [*quote, segment.field] if segment.field else quote
 
 
@@ -287,51 +290,51 @@ def _candidate_to_json(candidate: Verdict, words: dict[str, int]) -> list[Json]:
     return row
 
 
-def _left_to_json(left: Omission, words: dict[str, int]) -> list[Json]:
-    named = [_index_word(word, words) for word in (left.path, left.rule, left.reason)]
-    return [list(left.ids), *named, left.tokens, int(left.gone)]
+def _omission_to_json(omission: Omission, words: dict[str, int]) -> list[Json]:
+    word_indexes = [_index_word(word, words) for word in (omission.path, omission.rule, omission.reason)]
+    return [list(omission.ids), *word_indexes, omission.tokens, int(omission.gone)]
 
 
 # ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
+def _parse_manifest(document: Mapping[str, Json]) -> Manifest:
     """Parse a JSON object in which rows name entries and repeated words by their index in two tables."""
-    entries = list(map(_require_text, written.get("entries", ())))
-    words = list(map(_require_text, written.get("words", ())))
+    entries = list(map(_require_text, document.get("entries", ())))
+    words = list(map(_require_text, document.get("words", ())))
 
     def parse_rows(name: str, parse: Callable[..., Any], *tables: list[str]) -> tuple[Any, ...]:
-        return tuple([parse(row, *tables) for row in written.get(name, ())])
+        return tuple([parse(row, *tables) for row in document.get(name, ())])
 
     return Manifest(
-        codec=_require_text(written["codec"]),
-        model=_require_text(written["model"]),
-        counter=_require_text(written.get("counter", "")),
-        budget=_require_optional_number(written.get("budget")),
-        limit=_require_optional_number(written.get("limit")),
-        tokens=_require_number(written["tokens"]),
-        upper_bound=_require_number(written["upper_bound"]),
+        codec=_require_text(document["codec"]),
+        model=_require_text(document["model"]),
+        counter=_require_text(document.get("counter", "")),
+        budget=_require_optional_number(document.get("budget")),
+        limit=_require_optional_number(document.get("limit")),
+        tokens=_require_number(document["tokens"]),
+        upper_bound=_require_number(document["upper_bound"]),
         tools=parse_rows("tools", _parse_tool),
         marks=parse_rows("marks", _parse_mark),
         messages=parse_rows("messages", _parse_sent, entries, words),
         reads=parse_rows("reads", _parse_read),
         candidates=parse_rows("candidates", _parse_candidate, words),
-        left=parse_rows("left", _parse_left, words),
+        left=parse_rows("left", _parse_omission, words),
         steps=parse_rows("steps", _parse_step),
         redactions=parse_rows("redactions", _parse_redacted, entries),
-        payload=_require_text(written.get("payload", "")),
-        max_tokens=_require_optional_number(written.get("max_tokens")),
+        payload=_require_text(document.get("payload", "")),
+        max_tokens=_require_optional_number(document.get("max_tokens")),
     )
 
 
-def _parse_tool(written: Mapping[str, Json]) -> Tool:
-    if not isinstance(written["parameters"], dict):
+def _parse_tool(document: Mapping[str, Json]) -> Tool:
+    if not isinstance(document["parameters"], dict):
         raise TypeError("a tool without parameters")
     return Tool(
-        name=_require_text(written["name"]),
-        description=_require_text(written["description"]),
-        parameters=written["parameters"],
-        strict=bool(written["strict"]),
+        name=_require_text(document["name"]),
+        description=_require_text(document["description"]),
+        parameters=document["parameters"],
+        strict=bool(document["strict"]),
     )
 
 
@@ -356,7 +359,7 @@ def _parse_sent(row: Mapping[str, Json], entries: list[str], words: list[str]) -
         name=row.get("name"),
         group=row.get("group"),
         rendition=_require_text(row.get("rendition", "whole")),
-        sources=tuple([entries[place] for place in row.get("sources", ())]),
+        sources=tuple([entries[index] for index in row.get("sources", ())]),
         pieces=tuple(map(_require_text, row.get("pieces", ()))),
         moves=bool(row.get("moves", False)),
         first=first,
@@ -364,13 +367,13 @@ def _parse_sent(row: Mapping[str, Json], entries: list[str], words: list[str]) -
     )
 
 
-def _parse_part(written: Json, entries: list[str]) -> Whole | Written:
+def _parse_part(document: Json, entries: list[str]) -> Whole | Written:
     """Parse the result of `_part_to_json`."""
-    if isinstance(written, list):
-        entry, part = written
+    if isinstance(document, list):
+        entry, part = document
         return Whole(entries[entry], _require_number(part))
     fields: list[tuple[str, tuple[Segment, ...] | int | None]] = []
-    for name, value in written.items():
+    for name, value in document.items():
         if name == "type":
             continue
         if isinstance(value, list):
@@ -379,7 +382,7 @@ def _parse_part(written: Json, entries: list[str]) -> Whole | Written:
             fields.append((name, value))
         else:
             raise TypeError(f"{type(value).__name__} in {name} of a part")
-    return Written(written.get("type", "text"), tuple(sorted(fields)))
+    return Written(document.get("type", "text"), tuple(sorted(fields)))
 
 
 def _parse_segment(segment: Json, entries: list[str]) -> Segment:
@@ -434,7 +437,7 @@ def version_of_id(id: str) -> int:
     return 0 if parsed is None else parsed[1]
 
 
-def _parse_left(row: Sequence[Json], words: list[str]) -> Omission:
+def _parse_omission(row: Sequence[Json], words: list[str]) -> Omission:
     ids, path, rule, reason, tokens, gone = row
     return Omission(
         tuple(map(_require_text, ids)),
@@ -458,9 +461,9 @@ def _parse_step(row: Sequence[Json]) -> Step:
 
 
 def _parse_redacted(row: Sequence[Json], entries: list[str]) -> Redacted:
-    place, mode, kinds = row
+    index, mode, kinds = row
     counts = [(_require_text(kind), _require_number(count)) for kind, count in sorted(kinds.items())]
-    return Redacted(entries[place], Privacy(mode), tuple(counts))
+    return Redacted(entries[index], Privacy(mode), tuple(counts))
 
 
 def _require_text(value: Json) -> str:

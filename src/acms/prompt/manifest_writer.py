@@ -82,14 +82,14 @@ def write_manifest(
     marks: Sequence[CacheMark] = (),
     entries: Mapping[str, Quotable] = MappingProxyType({}),
     reads: Sequence[Read] = (),
-    left: Sequence[Omission] = (),
+    omissions: Sequence[Omission] = (),
     steps: Sequence[Step] = (),
 ) -> Manifest:
-    """Return the manifest of a prompt as it was laid out and given to a codec; `add_candidates` adds the candidates.
+    """Return the manifest of a prompt as it was laid out and given to a codec, without the candidates of recalls.
 
     `entries` are those whose text is shown, by id; the text of an entry missing there is kept verbatim.
     """
-    messages = tuple([_build_sent(one, entries) for one in placed])
+    messages = tuple([_build_sent(placement, entries) for placement in placed])
     shown_ids = [id for message in messages for id in message.sources]
     return Manifest(
         codec=codec.name,
@@ -103,7 +103,7 @@ def write_manifest(
         marks=tuple(marks),
         messages=messages,
         reads=tuple(reads),
-        left=tuple(left),
+        left=tuple(omissions),
         steps=tuple(steps),
         redactions=list_redactions(shown_ids, entries),
         payload="" if payload is None else hash_payload(payload),
@@ -114,13 +114,14 @@ def write_manifest(
 def add_candidates(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
     """Return a manifest with the candidates of the recalls that these ledgers are of.
 
-    They take longer than all the rest: hundreds, and the ledger of a recall is written when it is first read.
+    The candidates are added separately because there are hundreds, and a recall's ledger is written only when it is
+    first read.
     """
-    shown = {source for message in manifest.messages for source in message.sources}
+    shown_ids = {source for message in manifest.messages for source in message.sources}
     candidates: list[Verdict] = []
     for ledger in recalls:
         for verdict in ledger.candidates.values():
-            if verdict.included or verdict.id not in shown:  # what is shown anyway was no candidate
+            if verdict.included or verdict.id not in shown_ids:  # what is shown anyway was no candidate
                 candidates.append(_round_scores(verdict))
     return replace(manifest, candidates=tuple(candidates))
 
@@ -143,7 +144,7 @@ def fingerprint_message(message: PromptMessage) -> str:
 
 
 def _round_scores(verdict: Verdict) -> Verdict:
-    """Return a verdict as it is stored."""
+    """Return a verdict with rounded scores and the version of its id, as it is stored."""
     return replace(
         verdict,
         version=version_of_id(verdict.id),
@@ -158,36 +159,36 @@ def _round(value: float) -> float:
     return float(round(value, 4))  # an integer would be written in another way than it is read back
 
 
-def _build_sent(placed: PlacedMessage, entries: Mapping[str, Quotable]) -> Sent:
+def _build_sent(placement: PlacedMessage, entries: Mapping[str, Quotable]) -> Sent:
     """Return the record of a message: its parts as quotations of the entries that it shows."""
-    message = placed.message
+    message = placement.message
     sources = message.sources
-    if placed.pieces:
-        piece_sources = [id for piece in placed.pieces for id in piece.sources]
+    if placement.pieces:
+        piece_sources = [id for piece in placement.pieces for id in piece.sources]
         sources = tuple(dict.fromkeys([*sources, *piece_sources]))
-    known = [source for source in sources if source in entries]
+    known_ids = [source for source in sources if source in entries]
     return Sent(
-        path=placed.path,
+        path=placement.path,
         role=message.role,
         hash=fingerprint_message(message),
-        tokens=placed.tokens,
-        parts=tuple([_build_part(part, known, placed.pieces, entries) for part in message.parts]),
+        tokens=placement.tokens,
+        parts=tuple([_build_part(part, known_ids, placement.pieces, entries) for part in message.parts]),
         name=message.name,
         group=message.group,
-        rendition=placed.rendition,
+        rendition=placement.rendition,
         sources=tuple(sources),
-        pieces=tuple([piece.id for piece in placed.pieces]),
-        moves=placed.moves,
-        first=placed.first,
-        last=placed.last,
+        pieces=tuple([piece.id for piece in placement.pieces]),
+        moves=placement.moves,
+        first=placement.first,
+        last=placement.last,
     )
 
 
 def _build_part(
-    part: Part, known: Sequence[str], pieces: Sequence[Piece], entries: Mapping[str, Quotable]
+    part: Part, known_ids: Sequence[str], pieces: Sequence[Piece], entries: Mapping[str, Quotable]
 ) -> Whole | Written:
-    """Return a part as that of an entry if it is one unchanged (`Whole`), else its texts as quotations (`Written`)."""
-    for source in known:
+    """Return a part by reference if an entry has the same part (`Whole`), else its texts as quotations (`Written`)."""
+    for source in known_ids:
         parts = entries[source].parts
         if part in parts:
             return Whole(source, parts.index(part))
@@ -203,44 +204,47 @@ def _build_part(
         elif pieces:
             fields.append((name, _quote_pieces(value, pieces, entries)))
         else:
-            fields.append((name, quote_text(value, known, entries)))
+            fields.append((name, quote_text(value, known_ids, entries)))
     return Written(values["type"], tuple(sorted(fields)))
 
 
 def _quote_pieces(text: str, pieces: Sequence[Piece], entries: Mapping[str, Quotable]) -> tuple[Segment, ...]:
-    """Quote a text written from pieces: each piece from its own entries, a cut piece from the text in between."""
+    """Quote a text written from pieces: each piece from its own entries, a cut piece from the text in between.
+
+    A piece that is not found in the text was cut: its entries are looked up in the text before the next piece.
+    """
     segments: list[Segment] = []
     position = 0
-    skipped: list[str] = []
+    skipped_ids: list[str] = []
     shown_texts = omit_repeated_dates(piece.text for piece in pieces)
     for piece, shown_text in zip(pieces, shown_texts, strict=True):
-        known = [source for source in piece.sources if source in entries]
+        known_ids = [source for source in piece.sources if source in entries]
         piece_text = piece.text
         start = text.find(piece_text, position) if piece_text else -1
         if start < 0 and shown_text != piece_text:
             piece_text = shown_text
             start = text.find(piece_text, position)
         if start < 0:
-            skipped += known
+            skipped_ids += known_ids
             continue
-        segments += quote_text(text[position:start], skipped, entries)
-        segments += quote_text(piece_text, known, entries)
+        segments += quote_text(text[position:start], skipped_ids, entries)
+        segments += quote_text(piece_text, known_ids, entries)
         position = start + len(piece_text)
-        skipped = []
-    segments += quote_text(text[position:], skipped, entries)
+        skipped_ids = []
+    segments += quote_text(text[position:], skipped_ids, entries)
     return _join_literals(segments)
 
 
 def _join_literals(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     """Return segments with adjacent literal texts joined, without empty texts."""
-    joined: list[Segment] = []
+    joined_segments: list[Segment] = []
     for is_literal, run in groupby(segments, lambda segment: isinstance(segment, str)):
         if is_literal:
             text = "".join(map(str, run))
-            joined += [text] if text else []
+            joined_segments += [text] if text else []
         else:
-            joined += run
-    return tuple(joined)
+            joined_segments += run
+    return tuple(joined_segments)
 
 
 class _EntryText(NamedTuple):
@@ -277,19 +281,21 @@ def quote_text(text: str, sources: Sequence[str], entries: Mapping[str, Quotable
         return (Quote(sources[0], 0, len(text)),)
     segments: list[Segment] = []
     position = 0
-    cut: list[_EntryText] = []  # texts of entries not found whole, to be searched in the text that follows
+    unmatched_texts: list[
+        _EntryText
+    ] = []  # texts of entries not found whole, to be searched in the text that follows
     for number, source in enumerate(sources, 1):
         texts = _texts_of_entry(source, entries[source])
-        found = _find_whole_text(text, position, texts, is_last=number == len(sources))
-        if found is None:
-            cut += texts
+        match = _find_whole_text(text, position, texts, is_last=number == len(sources))
+        if match is None:
+            unmatched_texts += texts
             continue
-        start, entry_text = found
-        segments += _quote_fragments(text[position:start], cut)
+        start, entry_text = match
+        segments += _quote_fragments(text[position:start], unmatched_texts)
         segments.append(Quote(source, 0, len(entry_text.text), entry_text.field))
         position = start + len(entry_text.text)
-        cut = []
-    segments += _quote_fragments(text[position:], cut)
+        unmatched_texts = []
+    segments += _quote_fragments(text[position:], unmatched_texts)
     return _join_literals(segments)
 
 
@@ -297,31 +303,34 @@ def _find_whole_text(
     text: str, position: int, texts: Sequence[_EntryText], *, is_last: bool
 ) -> tuple[int, _EntryText] | None:
     """Find the first of the texts of an entry that a text shows whole, from a position on; the last one at its end."""
-    for one in texts:
-        start = len(text) - len(one.text)
-        at_end = is_last and start >= position and text.endswith(one.text)
+    for entry_text in texts:
+        start = len(text) - len(entry_text.text)
+        at_end = is_last and start >= position and text.endswith(entry_text.text)
         if not at_end:
-            start = text.find(one.text, position)
+            start = text.find(entry_text.text, position)
         if start >= 0:
-            return start, one
+            return start, entry_text
     return None
 
 
 def _quote_fragments(text: str, texts: Sequence[_EntryText]) -> Iterator[Segment]:
-    """Yield the spans of a text that shows some texts in part, with marks of a cut in between."""
+    """Yield quotations for the spans of a text that occur in some texts, and literal text for all others.
+
+    The text is split at the marks of a cut; each fragment is looked up as a whole before it is matched by its spans.
+    """
     if not texts or not text:
         yield text
         return
-    reached = (0, 0)  # index of the text in which the last fragment was found, and where it ended there
+    search_start = (0, 0)  # index of the text in which the last fragment was found, and where it ended there
     grams: dict[str, tuple[_EntryText, int]] | None = None
     for index, fragment in enumerate(_CUT.split(text)):
         is_mark = index % 2 == 1
         if is_mark or not fragment:
             yield fragment
             continue
-        found = _find_fragment(fragment, texts, *reached)
-        if found is not None:
-            *segments, reached = found
+        match = _find_fragment(fragment, texts, *search_start)
+        if match is not None:
+            *segments, search_start = match
             yield from segments
             continue
         if grams is None:
@@ -330,74 +339,77 @@ def _quote_fragments(text: str, texts: Sequence[_EntryText]) -> Iterator[Segment
 
 
 def _find_fragment(
-    fragment: str, texts: Sequence[_EntryText], reached: int, end: int
+    fragment: str, texts: Sequence[_EntryText], first_number: int, first_offset: int
 ) -> tuple[str, Quote, str, tuple[int, int]] | None:
     """Find a fragment in one of the texts, perhaps after a lead and before a closing mark.
 
-    The search begins in the text reached so far, from `end` on, and continues in the next three. The last item of the
-    result is the new position.
+    The search begins in the text `first_number`, where the last fragment was found, at `first_offset`, and continues in
+    the next three texts. The last item of the result is the position after the fragment: a text and an offset.
     """
     leads = islice(_LEAD.finditer(fragment, 0, 300), 8)  # no text before a quotation is longer
     starts = [0, *[lead.end() for lead in leads]]
     stops = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
     for start, stop in product(starts, stops):
-        wanted = fragment[start:stop]
-        if not wanted:
+        quoted = fragment[start:stop]
+        if not quoted:
             continue
-        for number, one in enumerate(texts[reached : reached + 4], reached):
-            at = one.text.find(wanted, end if number == reached else 0)
-            if at >= 0:
-                quote = Quote(one.entry, at, at + len(wanted), one.field)
+        for number, entry_text in enumerate(texts[first_number : first_number + 4], first_number):
+            offset = entry_text.text.find(quoted, first_offset if number == first_number else 0)
+            if offset >= 0:
+                quote = Quote(entry_text.entry, offset, offset + len(quoted), entry_text.field)
                 return fragment[:start], quote, fragment[stop:], (number, quote.end)
     return None
 
 
 def _index_grams(texts: Sequence[_EntryText]) -> dict[str, tuple[_EntryText, int]]:
-    """Return where each run of `_GRAM` characters begins first, of those at multiples of that number."""
+    """Return the first position of each run of `_GRAM` characters; only runs at multiples of `_GRAM` are indexed."""
     grams: dict[str, tuple[_EntryText, int]] = {}
-    for one in texts:
-        for at in range(0, len(one.text) - _GRAM + 1, _GRAM):
-            grams.setdefault(one.text[at : at + _GRAM], (one, at))
+    for entry_text in texts:
+        for offset in range(0, len(entry_text.text) - _GRAM + 1, _GRAM):
+            grams.setdefault(entry_text.text[offset : offset + _GRAM], (entry_text, offset))
     return grams
 
 
 def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_EntryText, int]]) -> Iterator[Segment]:
-    """Yield a fragment as the longest spans that begin where it meets one of the texts."""
-    done = position = 0
+    """Yield a fragment as quotations of the longest spans it shares with the texts, and the literal text between."""
+    yielded_end = position = 0
     while position <= len(fragment) - _GRAM:
         match = grams.get(fragment[position : position + _GRAM])
         if match is None:
             position += 1
             continue
-        one, start = match
+        entry_text, start = match
         # The match may begin earlier than at this multiple: go back while the characters are equal.
-        while position > done and start and fragment[position - 1] == one.text[start - 1]:
+        while position > yielded_end and start and fragment[position - 1] == entry_text.text[start - 1]:
             position, start = position - 1, start - 1
-        length = _common_prefix_length(fragment, position, one.text, start)
-        yield fragment[done:position]
-        yield Quote(one.entry, start, start + length, one.field)
-        done = position = position + length
-    yield fragment[done:]
+        length = _common_prefix_length(fragment, position, entry_text.text, start)
+        yield fragment[yielded_end:position]
+        yield Quote(entry_text.entry, start, start + length, entry_text.field)
+        yielded_end = position = position + length
+    yield fragment[yielded_end:]
 
 
-def _common_prefix_length(left: str, at: int, right: str, start: int) -> int:
-    """Return how many characters are equal in `left` from `at` on and in `right` from `start` on.
+def _common_prefix_length(left: str, left_start: int, right: str, right_start: int) -> int:
+    """Return how many characters are equal in `left` from `left_start` on and in `right` from `right_start` on.
 
     Compares slices, each twice as long as the last, and halves them after a difference: slices compare much faster than
     single characters.
     """
-    low, high = 0, min(len(left) - at, len(right) - start)
+    low, high = 0, min(len(left) - left_start, len(right) - right_start)
     step = 64
     while low < high:
         size = min(step, high - low)
-        if left[at + low : at + low + size] == right[start + low : start + low + size]:
+        if (
+            left[left_start + low : left_start + low + size]
+            == right[right_start + low : right_start + low + size]
+        ):
             low += size
             step *= 2
         elif size == 1:
             return low
         else:
             high, step = low + size - 1, max(1, size // 2)
-            if left[at + low] != right[start + low]:
+            if left[left_start + low] != right[right_start + low]:
                 return low
     return low
 
@@ -408,7 +420,7 @@ def _common_prefix_length(left: str, at: int, right: str, start: int) -> int:
 def revive_messages(manifest: Manifest, entries: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
     """Return the messages that were given to the codec; `entries` has every entry that the manifest quotes.
 
-    `ValidationError` when one does not read as it did.
+    `ValidationError` when the text of a message differs from the text that was sent.
     """
     messages: list[PromptMessage] = []
     for number, sent in enumerate(manifest.messages):
@@ -447,7 +459,10 @@ def _revive_part(part: Whole | Written, entries: Mapping[str, Quotable]) -> Part
 def join_segments(segments: tuple[Segment, ...], entries: Mapping[str, Quotable]) -> str:
     """Return the text of some segments."""
     return "".join(
-        [one if isinstance(one, str) else _quoted_text(one, entries[one.entry]) for one in segments]
+        [
+            segment if isinstance(segment, str) else _quoted_text(segment, entries[segment.entry])
+            for segment in segments
+        ]
     )
 
 
@@ -477,8 +492,8 @@ def ledger_of_manifest(
 ) -> Ledger:
     """Return the ledger of a prompt, by entry id, pin key and scope path.
 
-    The manifest is built when the ledger is first read. `recalls` answer for the other entries of their logs; for a log
-    that was only read, the ledger reports the range of versions read.
+    The manifest is built when the ledger is first read. Entries that it does not name are explained by the ledgers of
+    `recalls`, or for a log that was only read, by the range of versions that was read.
     """
     return Ledger(
         lambda: _collect_verdicts(manifest()),
@@ -534,24 +549,30 @@ def _verdict_of_unread(id: str, version: int, read: Read) -> Verdict:
 
 def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
     """Return a verdict on everything a manifest names; being shown takes precedence over being omitted."""
-    scored = {candidate.id: candidate for candidate in manifest.candidates}
+    candidates_by_id = {candidate.id: candidate for candidate in manifest.candidates}
     verdicts = {candidate.id: _verdict_of_candidate(candidate) for candidate in manifest.candidates}
-    left_by_id: dict[str, Omission] = {}
-    for left in manifest.left:
-        for id in left.ids:
-            left_by_id[id] = left
+    omissions_by_id: dict[str, Omission] = {}
+    for omission in manifest.left:
+        for id in omission.ids:
+            omissions_by_id[id] = omission
             verdicts[id] = _build_verdict(
-                id, scored.get(id), included=not left.gone, rule=left.rule, reason=left.reason
+                id,
+                candidates_by_id.get(id),
+                included=not omission.gone,
+                rule=omission.rule,
+                reason=omission.reason,
             )
-    redacted = {one.entry: describe_redaction(one) for one in manifest.redactions}
+    redactions_by_id = {
+        redacted_entry.entry: describe_redaction(redacted_entry) for redacted_entry in manifest.redactions
+    }
     for number, message in enumerate(manifest.messages, 1):
         ids = dict.fromkeys([*message.sources, *message.pieces])
         tokens = message.tokens if len(ids) == 1 else 0
         for id in ids:
-            candidate = scored.get(id)
+            candidate = candidates_by_id.get(id)
             rule = _rule_of_message(message, candidate)
-            reasons = [_reason_to_show(message, number, rule, candidate, left_by_id.get(id))]
-            reasons += [redacted[id]] if id in redacted else []
+            reasons = [_reason_to_show(message, number, rule, candidate, omissions_by_id.get(id))]
+            reasons += [redactions_by_id[id]] if id in redactions_by_id else []
             verdicts[id] = _build_verdict(
                 id, candidate, included=True, rule=rule, reason="; ".join(reasons), tokens=tokens
             )
@@ -561,14 +582,14 @@ def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
 
 
 def _reason_to_show(
-    message: Sent, number: int, rule: str, candidate: Verdict | None, left: Omission | None
+    message: Sent, number: int, rule: str, candidate: Verdict | None, omission: Omission | None
 ) -> str:
     """Return why an entry is in a message, and why only in part."""
     reason = f"in message {number} ({message.path})"
     if rule == "recall" and candidate is not None:
         reason = f"{candidate.reason}; {reason}"
-    if left is not None and not left.gone:
-        reason = f"{reason}, in part: {left.reason}"
+    if omission is not None and not omission.gone:
+        reason = f"{reason}, in part: {omission.reason}"
     return reason
 
 
@@ -584,12 +605,16 @@ def _verdicts_of_scopes(manifest: Manifest) -> dict[str, Verdict]:
     for path, messages in messages_by_path.items():
         tokens = sum([message.tokens for message in messages])
         reason = f"{_format_count(len(messages), 'message')} of it"
-        missing = [left for left in manifest.left if left.gone and f"{left.path}/".startswith(f"{path}/")]
-        if missing:
-            rules = dict.fromkeys(left.rule for left in missing)
-            number = sum([len(left.ids) for left in missing])
+        omissions = [
+            omission
+            for omission in manifest.left
+            if omission.gone and f"{omission.path}/".startswith(f"{path}/")
+        ]
+        if omissions:
+            rules = dict.fromkeys(omission.rule for omission in omissions)
+            number = sum([len(omission.ids) for omission in omissions])
             reason = f"{reason}; {number} left out ({', '.join(rules)})"
-        rule = "shrunk" if missing else "required"
+        rule = "shrunk" if omissions else "required"
         verdicts[path] = _build_verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens)
     return verdicts
 

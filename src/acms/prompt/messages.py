@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from dataclasses import field as given
+from dataclasses import field as dataclass_field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,34 +66,34 @@ class ChatPlan:
 class Material:
     """The material of a prompt: leading units, the newest ones, and candidates of the past if these are not all."""
 
-    gathered: LogSpan
-    leading: Sequence[EntryGroup[Entry]]
-    rest: Sequence[EntryGroup[Entry]]
+    span: LogSpan
+    leading_units: Sequence[EntryGroup[Entry]]
+    other_units: Sequence[EntryGroup[Entry]]
     ranked: Ranked | None = None
     candidates: CandidateSet | None = None
     facts: Sequence[FactIndex] = ()
     #: Labels of some of these units, by id.
-    labels: Mapping[str, str] = given(default_factory=dict[str, str])
+    labels: Mapping[str, str] = dataclass_field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Selection:
     """The decisions about the newest messages, and the recalled items shown with them."""
 
-    window: list[Choice]
+    window_choices: list[Choice]
     items: Sequence[ContextItem] = ()
-    past: Sequence[Choice] = ()
-    rejected: Sequence[Choice] = ()
+    past_choices: Sequence[Choice] = ()
+    rejected_choices: Sequence[Choice] = ()
 
 
-async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
+async def chat_plan(reader: Reader, context: str, at: int | None, request: Recall) -> ChatPlan:
     """Write the whole history when it fits, else the newest messages and, before the last turn, recalled ones.
 
     Leading system and developer messages stay. Recalled text goes right before the newest user message, so the text
     before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
     """
     from acms.recall.candidates import (
-        Terms,
+        Conditions,
         collect_candidates,
         collect_fact_candidates,
         merge_candidate_sets,
@@ -103,64 +103,64 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
 
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
-        gathered = await _gather_turn(reader, context, at, frame, asked.budget)
-        leading = await load_instructions(reader.storage, reader.redactor, gathered)
-        leading_versions = {entry.version for unit in leading for entry in unit.entries}
-        units = (*gathered.older, *gathered.units)
-        rest = [unit for unit in units if unit.entries[0].version not in leading_versions]
+        span = await _gather_turn(reader, context, at, frame, request.budget)
+        leading_units = await load_instructions(reader.storage, reader.redactor, span)
+        leading_versions = {entry.version for unit in leading_units for entry in unit.entries}
+        units = (*span.older_summaries, *span.units)
+        other_units = [unit for unit in units if unit.entries[0].version not in leading_versions]
         ranked: Ranked | None = None
         candidates: CandidateSet | None = None
-        known = KnownFacts()
-        cost = await off_loop(partial(cost_of, gathered.units, frame), len(gathered.units) * EACH)
-        fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
+        facts = KnownFacts()
+        cost = await off_loop(partial(cost_of, span.units, frame), len(span.units) * EACH)
+        fits = span.whole and cost + chat_messages.PRIMER <= request.budget
         needs_recall = not fits
-        if fits and asked.profile:
-            needs_recall = await reader.indexes.profiles.find(asked.profile) is not None
+        if fits and request.profile:
+            needs_recall = await reader.indexes.profiles.find(request.profile) is not None
         if needs_recall:
-            size = CANDIDATES + len(rest)  # the shown messages are ranked too, but are no candidates
-            ranked = await rank_log(
-                reader, context, gathered.version, asked.query, size, asked.markers, asked.weights
-            )
-            known = await gather_known_facts(reader, ranked, asked)
+            size = CANDIDATES + len(other_units)  # the shown messages are ranked too, but are no candidates
+            markers, weights = request.markers, request.weights
+            ranked = await rank_log(reader, context, span.version, request.query, size, markers, weights)
+            facts = await gather_known_facts(reader, ranked, request)
             if fits:  # the facts of this log are left out: the messages they were made from are shown
-                known = replace(known, known=[fact for fact in known.known if fact.context != context])
-            terms = Terms(
+                indexes = [index for index in facts.indexes if index.context != context]
+                facts = replace(facts, indexes=indexes)
+            conditions = Conditions(
                 answers_only=True,
                 shown=leading_versions,
                 episode=False,
                 stale=ranked.stale,
-                profile=known.stale,
-                labels=ranked.labels(asked.moment),
+                profile=facts.stale,
+                labels=ranked.labels(request.moment),
             )
-            collect = partial(collect_candidates, ranked.corpus, ranked.ranking, terms, reader.frame)
+            collect = partial(collect_candidates, ranked.corpus, ranked.ranking, conditions, reader.frame)
             messages = await off_loop(collect, size)
-            facts = collect_fact_candidates(known.known, terms, reader.frame)
-            candidates = merge_candidate_sets(facts, messages)
-        moment = asked.moment or gathered.newest
-        labels = await load_labels(reader.indexes, context, gathered.version, moment)
-        shown = labels.by_id(rest, leading)
-        material = Material(gathered, leading, rest, ranked, candidates, known.known, shown)
+            fact_candidates = collect_fact_candidates(facts.indexes, conditions, reader.frame)
+            candidates = merge_candidate_sets(fact_candidates, messages)
+        moment = request.moment or span.newest
+        labels = await load_labels(reader.indexes, context, span.version, moment)
+        labels_by_id = labels.by_id(other_units, leading_units)
+        material = Material(span, leading_units, other_units, ranked, candidates, facts.indexes, labels_by_id)
         try:
-            steps = plan_chat(material, asked, reader.counter, reader.frame)
-            return await run_plan(steps, reader, asked.budget)
+            steps = plan_chat(material, request, reader.counter, reader.frame)
+            return await run_plan(steps, reader, request.budget)
         except Gone as gone:
-            assert ranked is not None  # else nothing is asked for
-            remove_gone_content(reader, gone, ranked, known)
+            assert ranked is not None  # without a ranking the plan requests no entries
+            remove_gone_content(reader, gone, ranked, facts)
 
 
 async def _gather_turn(
     reader: Reader, context: str, at: int | None, frame: chat_messages.ChatFrame, budget: int
 ) -> LogSpan:
     """Read the newest messages that a budget could hold, and on to the question before them if they are tool calls."""
-    wanted = budget
+    read_budget = budget
     while True:
-        gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.redactor)
-        units = gathered.units
+        span = await gather_newest(reader.storage, context, at, frame, read_budget, reader.redactor)
+        units = span.units
         # Only a turn that ends with tool calls can begin further back.
         has_turn_start = not _ends_with_call(units) or _find_turn_start(units) is not None
-        if gathered.whole or has_turn_start or wanted > MOST_BUDGETS_SEARCHED * budget:
-            return gathered
-        wanted *= 4
+        if span.whole or has_turn_start or read_budget > MOST_BUDGETS_SEARCHED * budget:
+            return span
+        read_budget *= 4
 
 
 def _ends_with_call(units: Sequence[EntryGroup[Entry]]) -> bool:
@@ -182,24 +182,26 @@ def _find_turn_start(units: Sequence[EntryGroup[Entry]]) -> int | None:
     return index if is_question else None
 
 
-def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> PlanSteps[ChatPlan]:
+def plan_chat(
+    material: Material, request: Recall, counter: TokenCounter, text_frame: Frame
+) -> PlanSteps[ChatPlan]:
     """Choose and write a prompt within the budget; try again with less while the written messages exceed it."""
-    if material.ranked is not None and material.candidates is not None and asked.rerank:
+    if material.ranked is not None and material.candidates is not None and request.rerank:
         from acms.recall.rerank import rerank_candidates
 
         warnings = list(material.ranked.warnings)
-        candidates = yield from rerank_candidates(material.candidates, asked, warnings)
+        candidates = yield from rerank_candidates(material.candidates, request, warnings)
         ranked = replace(material.ranked, warnings=tuple(warnings))
         material = replace(material, ranked=ranked, candidates=candidates)
-    limit = asked.budget
+    limit = request.budget
     while True:
-        plan = yield from _plan_within(material, asked, counter, text, limit)
-        over = plan.tokens - asked.budget
-        if over <= 0:
+        plan = yield from _plan_within(material, request, counter, text_frame, limit)
+        excess = plan.tokens - request.budget
+        if excess <= 0:
             return plan
-        limit -= over
+        limit -= excess
         if limit <= 0:
-            raise _too_much(asked.budget, plan.tokens)
+            raise _too_much(request.budget, plan.tokens)
 
 
 def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
@@ -209,109 +211,121 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
 
 
 def _plan_within(
-    material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
+    material: Material, request: Recall, counter: TokenCounter, text_frame: Frame, limit: int
 ) -> PlanSteps[ChatPlan]:
     """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
 
     Shown are the leading system messages (`kept`), the newest messages, and answers from the past before the question.
     """
     frame = chat_messages.ChatFrame(counter)
-    leading = [build_window_candidate(unit, frame, material.labels) for unit in material.leading]
-    newest = [build_window_candidate(unit, frame, material.labels) for unit in material.rest]
-    kept = [Choice(candidate, True, "keep", "a leading system message") for candidate in leading]
-    room = limit - sum(candidate.tokens for candidate in leading)
-    if leading or newest:
-        room -= chat_messages.PRIMER
-    turn_start = _find_turn_start(material.rest)
+    leading_candidates = [
+        build_window_candidate(unit, frame, material.labels) for unit in material.leading_units
+    ]
+    newest = [build_window_candidate(unit, frame, material.labels) for unit in material.other_units]
+    kept = [Choice(candidate, True, "keep", "a leading system message") for candidate in leading_candidates]
+    remaining = limit - sum(candidate.tokens for candidate in leading_candidates)
+    if leading_candidates or newest:
+        remaining -= chat_messages.PRIMER
+    turn_start = _find_turn_start(material.other_units)
     turn_tokens = 0
     if turn_start is not None:
         turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
-    if turn_start is not None and _belongs_in_front(newest[turn_start], turn_tokens, room):
+    if turn_start is not None and _belongs_in_front(newest[turn_start], turn_tokens, remaining):
         question = newest.pop(turn_start)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
-        room -= question.tokens
-        turn_tokens = room // 2
-    chosen = _Chosen(_show_cut(choose_newest_suffix(newest, room), room))
+        remaining -= question.tokens
+        turn_tokens = remaining // 2
+    selection = _Selection(_show_cut(choose_newest_suffix(newest, remaining), remaining))
     if material.candidates is not None:
-        chosen = yield from _choose_past(
-            material, material.candidates, asked, counter, text, newest, kept, room, turn_tokens
+        selection = yield from _choose_past(
+            material,
+            material.candidates,
+            request,
+            counter,
+            text_frame,
+            newest,
+            kept,
+            remaining,
+            turn_tokens,
         )
-    choices = [*kept, *chosen.window]
+    choices = [*kept, *selection.window_choices]
     items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
-    if items and items[-1].truncated and not items[-1].token_count:
-        raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
-    written, tokens = _write_messages(items, chosen.items, counter)
-    return ChatPlan(written, tokens, _explain_choices(material, asked, chosen, choices, items))
+    if items and items[-1].truncated and not items[-1].token_count:  # the newest message was cut to nothing
+        raise _too_much(request.budget, max(request.budget + 1, limit - remaining + newest[-1].tokens))
+    messages, tokens = _write_messages(items, selection.items, counter)
+    return ChatPlan(messages, tokens, _explain_choices(material, request, selection, choices, items))
 
 
-def _belongs_in_front(question: Candidate, turn_tokens: int, room: int) -> bool:
+def _belongs_in_front(question: Candidate, turn_tokens: int, remaining: int) -> bool:
     """Return whether a turn is too long to be shown whole, so that its question goes in front of its newest part."""
-    is_long_turn = turn_tokens > room * 2 / 3
-    return is_long_turn and question.tokens <= room // 2
+    is_long_turn = turn_tokens > remaining * 2 / 3
+    return is_long_turn and question.tokens <= remaining // 2
 
 
 def _write_messages(
-    items: Sequence[ContextItem], recalled: Sequence[ContextItem], counter: TokenCounter
+    items: Sequence[ContextItem], recalled_items: Sequence[ContextItem], counter: TokenCounter
 ) -> tuple[chat_messages.ChatMessages, int]:
     """Return the messages, with recalled text before the newest user message, and their tokens."""
-    written = chat_messages.render_chat_messages(items)
-    if recalled:
-        text = chat_messages.render_recalled_text(join_items(recalled))
-        shown_ids = tuple(item.id for item in recalled if item.content)
-        written.show(text, shown_ids, at=_before_last_turn(written))
-    if not written:
-        return written, 0
+    messages = chat_messages.render_chat_messages(items)
+    if recalled_items:
+        text = chat_messages.render_recalled_text(join_items(recalled_items))
+        shown_ids = tuple(item.id for item in recalled_items if item.content)
+        messages.show(text, shown_ids, at=_before_last_turn(messages))
+    if not messages:
+        return messages, 0
     media_tokens = chat_messages.media_tokens_by_ref(items)
-    return written, chat_messages.count_message_tokens(written, counter, media_tokens)
+    return messages, chat_messages.count_message_tokens(messages, counter, media_tokens)
 
 
 def _choose_past(
     material: Material,
     candidates: CandidateSet,
-    asked: Recall,
+    request: Recall,
     counter: TokenCounter,
-    text: Frame,
+    text_frame: Frame,
     newest: Sequence[Candidate],
     kept: Sequence[Choice],
-    room: int,
+    remaining: int,
     turn_tokens: int,
-) -> PlanSteps[_Chosen]:
+) -> PlanSteps[_Selection]:
     """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
-    `kept` are shown in any case, `room` are the tokens left beside them. `turn_tokens` are those of the newest turn
-    if it calls tools: it is not cut for the past.
+    `kept` are shown in any case, `remaining` are the tokens beside them. `turn_tokens` are those of the newest turn if
+    it calls tools: the turn is not cut for the past.
     """
     has_summary = any(candidate.unit.entries[0].kind is Kind.SUMMARY for candidate in newest)
     share = RECALL_SHARE - SUMMARIES_SHARE if has_summary else RECALL_SHARE
-    reserved = max(0, min(int(max(0, room) * share), room - turn_tokens))
-    left = room - sum(candidate.tokens for candidate in newest)
-    if material.gathered.whole and left >= 0:  # the history fits: it is not cut for other facts
-        reserved = min(reserved, left)
-    newer = choose_newest_suffix(newest, room - reserved)
-    if left < 0:  # the newest messages leave tokens because the next one does not fit
-        included = sum(choice.candidate.tokens for choice in newer if choice.included)
-        reserved = max(reserved, room - included)
-    shown_ids = _included_ids([*kept, *newer])
-    answers = [one for one in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(one))]
+    past_budget = max(0, min(int(max(0, remaining) * share), remaining - turn_tokens))
+    unused_tokens = remaining - sum(candidate.tokens for candidate in newest)
+    if material.span.whole and unused_tokens >= 0:  # the history fits: it is not cut for other facts
+        past_budget = min(past_budget, unused_tokens)
+    newest_choices = choose_newest_suffix(newest, remaining - past_budget)
+    if unused_tokens < 0:  # the newest messages leave tokens because the next one does not fit
+        included_tokens = sum(choice.candidate.tokens for choice in newest_choices if choice.included)
+        past_budget = max(past_budget, remaining - included_tokens)
+    shown_ids = _included_ids([*kept, *newest_choices])
+    answers = [
+        candidate for candidate in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(candidate))
+    ]
     empty_block = [chat_messages.render_recalled_text("")]
     overhead = chat_messages.count_message_tokens(empty_block, counter) - chat_messages.PRIMER
-    found, past = yield from fit_to_budget(
-        lambda limit: divide_budget(answers, (), limit, 0.0, asked.external_share),
-        max(0, reserved - overhead),
+    past_items, past_choices = yield from fit_to_budget(
+        lambda limit: divide_budget(answers, (), limit, 0.0, request.external_share),
+        max(0, past_budget - overhead),
         counter,
-        text,
-        asked.query,
+        text_frame,
+        request.query,
         candidates.trims,
         dated=candidates.dated,
     )
-    if found:
-        room -= overhead + sum(item.token_count for item in found)
-    window = _show_cut(choose_newest_suffix(newest, room), room, {item.id for item in found})
+    if past_items:
+        remaining -= overhead + sum(item.token_count for item in past_items)
+    window = _show_cut(choose_newest_suffix(newest, remaining), remaining, {item.id for item in past_items})
     shown_ids = _included_ids(window)
-    return _Chosen(
+    return _Selection(
         window,
-        [item for item in found if item.id not in shown_ids],
-        [choice for choice in past if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))],
+        [item for item in past_items if item.id not in shown_ids],
+        [choice for choice in past_choices if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))],
         [
             choice
             for choice in candidates.rejected
@@ -320,62 +334,70 @@ def _choose_past(
     )
 
 
-def _show_cut(window: list[Choice], room: int, recalled: AbstractSet[str] = frozenset()) -> list[Choice]:
-    """Return the newest messages with a part of the first one that did not fit, unless an answer in it is recalled.
+def _show_cut(
+    window: list[Choice], budget: int, recalled_ids: AbstractSet[str] = frozenset()
+) -> list[Choice]:
+    """Return the newest messages with a part of the newest one that did not fit, unless it is recalled anyway.
 
-    A question often refers to it: to a document, or to the output of a tool.
+    A question often refers to that message, such as a document or the output of a tool.
     """
-    left = room - sum(choice.candidate.tokens for choice in window if choice.included)
-    excluded = [index for index, choice in enumerate(window) if choice.rule == "budget"]
-    if not excluded or left < LEAST_SHOWN:
+    unused_tokens = budget - sum(choice.candidate.tokens for choice in window if choice.included)
+    excluded_indexes = [index for index, choice in enumerate(window) if choice.rule == "budget"]
+    if not excluded_indexes or unused_tokens < LEAST_SHOWN:
         return window
-    one = window[excluded[-1]].candidate
-    is_summary = one.unit.entries[0].kind is Kind.SUMMARY
-    if is_summary or not recalled.isdisjoint(_ids_of_candidate(one)):
+    candidate = window[excluded_indexes[-1]].candidate
+    is_summary = candidate.unit.entries[0].kind is Kind.SUMMARY
+    if is_summary or not recalled_ids.isdisjoint(_ids_of_candidate(candidate)):
         return window
-    window[excluded[-1]] = Choice(one, True, "cut", "too long to be shown whole", left)
+    window[excluded_indexes[-1]] = Choice(candidate, True, "cut", "too long to be shown whole", unused_tokens)
     return window
 
 
 def _explain_choices(
     material: Material,
-    asked: Recall,
-    chosen: _Chosen,
+    request: Recall,
+    selection: _Selection,
     choices: Sequence[Choice],
     items: Sequence[ContextItem],
 ) -> ContextItems:
     """Return the items a prompt shows, with a reason for every entry that was considered."""
-    decided = {
-        id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_candidate(choice.candidate)
+    decided_ids = {
+        id
+        for choice in (*selection.past_choices, *selection.rejected_choices)
+        for id in _ids_of_candidate(choice.candidate)
     }
-    windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_candidate(choice.candidate))]
-    shown = [*chosen.items, *items]
+    window_choices = [
+        choice for choice in choices if decided_ids.isdisjoint(_ids_of_candidate(choice.candidate))
+    ]
+    shown_items = [*selection.items, *items]
     ranked, candidates = material.ranked, material.candidates
     if ranked is not None and candidates is not None:
-        repeats = bool(chosen.window) and _repeats_query(chosen.window[-1].candidate, asked.query)
+        repeats = bool(selection.window_choices) and _repeats_query(
+            selection.window_choices[-1].candidate, request.query
+        )
         return build_recall_result(
             ranked,
-            replace(candidates, rejected=chosen.rejected),
-            shown,
-            [*chosen.past, *windowed],
-            asked.budget,
+            replace(candidates, rejected=selection.rejected_choices),
+            shown_items,
+            [*selection.past_choices, *window_choices],
+            request.budget,
             ranked.warnings,
             material.facts,
-            asks=repeats,
+            newest_is_query=repeats,
         )
-    gathered = material.gathered
+    span = material.span
     return ContextItems(
-        shown,
-        budget=asked.budget,
-        ledger=build_choice_ledger(windowed, gathered.hidden, list_cut_warnings(items)),
-        context=gathered.context,
-        version=gathered.version,
+        shown_items,
+        budget=request.budget,
+        ledger=build_choice_ledger(window_choices, span.hidden, list_cut_warnings(items)),
+        context=span.context,
+        version=span.version,
     )
 
 
-def _repeats_query(one: Candidate, query: str) -> bool:
-    last = one.unit.entries[-1]
-    return isinstance(last, Entry) and last.content.strip() == query.strip()
+def _repeats_query(candidate: Candidate, query: str) -> bool:
+    last_entry = candidate.unit.entries[-1]
+    return isinstance(last_entry, Entry) and last_entry.content.strip() == query.strip()
 
 
 def _included_ids(choices: Sequence[Choice]) -> set[str]:
@@ -387,9 +409,9 @@ def _ids_of_candidate(candidate: Candidate) -> list[str]:
     return [entry.id for entry in candidate.unit.entries]
 
 
-def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:
+def _before_last_turn(messages: Sequence[Mapping[str, Json]]) -> int:
     """Return the index of the newest user message; the end when there is none."""
-    for index in range(len(written) - 1, -1, -1):
-        if written[index]["role"] == "user":
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index]["role"] == "user":
             return index
-    return len(written)
+    return len(messages)

@@ -117,7 +117,9 @@ def _validate_tags(value: object) -> tuple[str, ...]:
         raise ValidationError(f"must be a list of texts, not {type(value).__name__}", field="tags")
     if len(value) > TAGS:
         raise ValidationError(f"has {len(value)} tags, the limit is {TAGS}", field="tags")
-    return tuple(dict.fromkeys([validation.validate_name(tag, f"tags[{n}]") for n, tag in enumerate(value)]))
+    return tuple(
+        dict.fromkeys([validation.validate_name(tag, f"tags[{number}]") for number, tag in enumerate(value)])
+    )
 
 
 def parse_pins(index: Json, where: str) -> tuple[Pin, ...]:
@@ -141,39 +143,40 @@ def add_pin(index: Json, where: str, pin: Pin, *, now: int) -> Json:
     Each change is at least a millisecond later than the last one, so the newest comes first regardless of the writers'
     clocks and speed. Raise `ValidationError` when the index gets too large.
     """
-    before = _open_index(index, where)
-    pins = dict(_pins_of_index(before))
+    old_index = _open_index(index, where)
+    pins = dict(_pins_of_index(old_index))
     is_new = pin.key not in pins
-    old = _object_or_none(pins.get(pin.key)) or {}
-    foreign_fields = {name: value for name, value in old.items() if name not in _FIELDS}
-    now = _next_timestamp(before, now)
+    old_fields = _object_or_none(pins.get(pin.key)) or {}
+    foreign_fields = {name: value for name, value in old_fields.items() if name not in _FIELDS}
+    now = _next_timestamp(old_index, now)
     pins[pin.key] = {**_metadata_to_json(pin.metadata, now), **foreign_fields}
-    after = {**before, "version": VERSION, "pins": pins, "updatedAt": now}
+    new_index = {**old_index, "version": VERSION, "pins": pins, "updatedAt": now}
     if is_new and len(pins) > MOST_PINS:
-        raise _too_large(f"{len(pins)} pins, the limit is {MOST_PINS}", before, where)
-    size = _json_size(after)
-    if size > INDEX_BYTES and size > _json_size(before):
-        raise _too_large(f"{size} bytes of JSON, the limit is {INDEX_BYTES}", before, where)
-    return after
+        raise _too_large(f"{len(pins)} pins, the limit is {MOST_PINS}", old_index, where)
+    size = _json_size(new_index)
+    # An index that is too large already accepts changes that make it no larger.
+    if size > INDEX_BYTES and size > _json_size(old_index):
+        raise _too_large(f"{size} bytes of JSON, the limit is {INDEX_BYTES}", old_index, where)
+    return new_index
 
 
 def remove_pin(index: Json, where: str, key: str, *, now: int) -> Json:
-    """Return an index without a pin; as it was when it has none of that key."""
-    before = _open_index(index, where)
-    pins = dict(_pins_of_index(before))
+    """Return an index without a pin; the index itself if it has no pin of that key."""
+    old_index = _open_index(index, where)
+    pins = dict(_pins_of_index(old_index))
     if key not in pins:
         return index
     del pins[key]
-    return {**before, "pins": pins, "updatedAt": _next_timestamp(before, now)}
+    return {**old_index, "pins": pins, "updatedAt": _next_timestamp(old_index, now)}
 
 
-def _next_timestamp(before: Mapping[str, Json], now: int) -> int:
-    last = before.get("updatedAt")
+def _next_timestamp(old_index: Mapping[str, Json], now: int) -> int:
+    last = old_index.get("updatedAt")
     return max(now, int(last) + 1) if _is_number(last) and last < _SAFE else now
 
 
 def pin_of_key(index: Json, where: str, key: str) -> Pin:
-    """Return a pin that is there."""
+    """Return the pin of a key; `KeyError` if the key is not pinned."""
     stored = _pins_of_index(_open_index(index, where))[key]
     return Pin(key, _metadata_from_json(stored, key, where))
 
@@ -252,12 +255,15 @@ def _json_size(index: Json) -> int:
     return len(json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def _too_large(what: str, before: Json, where: str) -> ValidationError:
-    last = ", ".join(repr(pin.key) for pin in parse_pins(before, where)[-3:])
+def _too_large(problem: str, old_index: Json, where: str) -> ValidationError:
+    last_keys = ", ".join(repr(pin.key) for pin in parse_pins(old_index, where)[-3:])
     return ValidationError(
-        f"{where!r} would have {what}",
+        f"{where!r} would have {problem}",
         field="key",
-        options=(f"unpin what comes last: {last}", "use several namespaces, each with a block of its own"),
+        options=(
+            f"unpin what comes last: {last_keys}",
+            "use several namespaces, each with a block of its own",
+        ),
     )
 
 
@@ -295,11 +301,11 @@ def apply_formatter(entry: Pinned, namespace: str, formatter: Callable[[Pinned],
     """
     where = f"on pin {entry.key!r} of namespace {namespace!r}"
     try:
-        made = formatter(entry)
+        text = formatter(entry)
     except Exception as error:
         raise ValidationError(f"raised {type(error).__name__} {where}", field="format") from error
     try:
-        return validation.validate_text(made, "format", limit=4 * validation.VALUE_BYTES)
+        return validation.validate_text(text, "format", limit=4 * validation.VALUE_BYTES)
     except ValidationError as error:
         problem = str(error).removeprefix("format: ")
         raise ValidationError(f"what it returned {where} {problem}", field="format") from error
@@ -340,7 +346,7 @@ def build_pin_block(
     *,
     role: Role,
     priority: int,
-    how: Truncate | Omit,
+    strategy: Truncate | Omit,
     floor: int,
 ) -> Scope:
     """Return one message of all pins, given as (key, text) in order; an empty scope when there are none."""
@@ -350,7 +356,7 @@ def build_pin_block(
         id=scope_id(namespace),
         children=(ComposedMessage(role, pieces, opening=OPENING, kind="pins"),) if pieces else (),
         priority=priority,
-        strategy=how,
+        strategy=strategy,
         floor=floor if pieces else 0,
     )
 
@@ -371,13 +377,13 @@ def list_skipped_pins(event: PinsSkipped) -> tuple[Omission, ...]:
 def find_truncated_pins(namespace: str, fitted: FittedPrompt) -> PinsTruncated | None:
     """Return which pins of a namespace a fit left out or cut; None when all are shown whole."""
     name = scope_id(namespace)
-    left_out: dict[str, None] = {}
-    cut: dict[str, None] = {}
-    for left in fitted.left:
-        if left.path.rpartition("/")[2] == name:
-            keys = left_out if left.gone else cut
-            keys.update(dict.fromkeys(left.ids))
-    if not left_out and not cut:
+    omitted_keys: dict[str, None] = {}
+    cut_keys: dict[str, None] = {}
+    for omission in fitted.omissions:
+        if omission.path.rpartition("/")[2] == name:
+            keys = omitted_keys if omission.gone else cut_keys
+            keys.update(dict.fromkeys(omission.ids))
+    if not omitted_keys and not cut_keys:
         return None
-    cut_only = tuple(key for key in cut if key not in left_out)
-    return PinsTruncated(namespace=namespace, left_out=tuple(left_out), cut=cut_only)
+    cut_only = tuple(key for key in cut_keys if key not in omitted_keys)
+    return PinsTruncated(namespace=namespace, left_out=tuple(omitted_keys), cut=cut_only)

@@ -61,7 +61,7 @@ class KVPinRegistry:
         self.namespace = namespace
         #: Key of the entry in which the pins lie.
         self.index_key = pin_index.index_key(namespace, index_key)
-        self._reserved = f"{index_key}:"
+        self._reserved_prefix = f"{index_key}:"
         self._store = _validate_store(store)
         self._clock = clock
 
@@ -82,7 +82,7 @@ class KVPinRegistry:
         `ValidationError`, which names the last pins, when the namespace has too many.
         """
         validation.validate_key(key)
-        if key.startswith(self._reserved):
+        if key.startswith(self._reserved_prefix):
             raise ValidationError(f"{key!r} is reserved for the list of pins", field="key")
         if metadata is None:
             metadata = PinMetadata(
@@ -96,7 +96,7 @@ class KVPinRegistry:
         pin = Pin(key, pin_index.validate_pin_metadata(metadata))
 
         def change(entry: KVEntry | None) -> Json:
-            return pin_index.add_pin(_data_of_entry(entry), self.index_key, pin, now=self._now())
+            return pin_index.add_pin(_data_of_entry(entry), self.index_key, pin, now=self._timestamp())
 
         stored = await update_entry(self._store, self.index_key, change)
         return pin_index.pin_of_key(stored.data, self.index_key, key)
@@ -104,23 +104,25 @@ class KVPinRegistry:
     async def unpin(self, key: str) -> bool:
         """Unpin a key, whose value stays; return whether it was pinned."""
         validation.validate_key(key)
-        found = False
+        was_pinned = False
 
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
-            nonlocal found
-            found = entry is not None and pin_index.has_pin(entry.data, self.index_key, key)
-            if entry is None or not found:
+            nonlocal was_pinned
+            was_pinned = entry is not None and pin_index.has_pin(entry.data, self.index_key, key)
+            if entry is None or not was_pinned:
                 return None
-            return pin_index.remove_pin(entry.data, self.index_key, key, now=self._now()), entry.metadata
+            return pin_index.remove_pin(
+                entry.data, self.index_key, key, now=self._timestamp()
+            ), entry.metadata
 
         await change_entry(self._store, self.index_key, change)
-        return found
+        return was_pinned
 
     async def list(self) -> tuple[Pin, ...]:
         """Return the pins: higher priority first, then the newest, then by key; none where there is no index."""
         return pin_index.parse_pins(_data_of_entry(await self._store.get(self.index_key)), self.index_key)
 
-    def _now(self) -> int:
+    def _timestamp(self) -> int:
         return to_microseconds(self._clock()) // 1000
 
 
@@ -184,7 +186,7 @@ class PinnedKV:
         format: Callable[[Pinned], str] | None = None,
         reserve: int = 0,
     ) -> None:
-        named = getattr(registry, "namespace", None)
+        registry_namespace = getattr(registry, "namespace", None)
         if registry is None:
             if namespace is None:
                 raise ValidationError("give it, or a registry", field="namespace")
@@ -195,10 +197,12 @@ class PinnedKV:
                 field="registry",
                 options=("create_pin_registry(store, namespace=…)",),
             )
-        elif namespace is not None and named is not None and namespace != named:
-            raise ValidationError(f"is {namespace!r}, that of the registry is {named!r}", field="namespace")
+        elif namespace is not None and registry_namespace is not None and namespace != registry_namespace:
+            raise ValidationError(
+                f"is {namespace!r}, that of the registry is {registry_namespace!r}", field="namespace"
+            )
         #: Whose pins they are: names them in events and errors.
-        self.namespace = validation.validate_name(namespace or named or "default", "namespace")
+        self.namespace = validation.validate_name(namespace or registry_namespace or "default", "namespace")
         self._registry = registry
         self._store = _validate_store(store)
         self._max_pins = validation.validate_integer(max_pins, "max_pins", least=1, most=pin_index.MOST_PINS)
@@ -212,29 +216,29 @@ class PinnedKV:
 
     def _validate_reserve(self, reserve: int) -> int:
         """Return the tokens kept for the pins; an error if the strategy could not keep so many."""
-        found = validation.validate_integer(reserve, "reserve", most=validation.BUDGET)
-        if found and isinstance(self._strategy, Omit):
+        tokens = validation.validate_integer(reserve, "reserve", most=validation.BUDGET)
+        if tokens and isinstance(self._strategy, Omit):
             raise ValidationError("has no meaning where all is left out", field="reserve")
-        if not isinstance(self._strategy, Omit) and found > (self._strategy.tokens or 0):
+        if not isinstance(self._strategy, Omit) and tokens > (self._strategy.tokens or 0):
             raise ValidationError(
-                f"is {found}, more than the cap of {self._strategy.tokens}",
+                f"is {tokens}, more than the cap of {self._strategy.tokens}",
                 field="reserve",
                 options=("raise truncate_tokens",),
             )
-        return found
+        return tokens
 
     async def render(self, request: object = None) -> Scope:
         """Read the pins and their values, and return them as a scope; an empty one where nothing is pinned.
 
-        Tells `PinsLoaded`, and `PinsSkipped` where there is something to tell, when the request has a `tell`. One read
-        of the index, then all values at once.
+        The index is read first, then all values at once. If the request has a `tell`, it gets the event `PinsLoaded`,
+        and `PinsSkipped` if pins were skipped.
         """
         pins = tuple(await self._registry.list())
-        shown, beyond = pins[: self._max_pins], pins[self._max_pins :]
-        found = await asyncio.gather(*(self._store.get(pin.key) for pin in shown))
+        shown_pins, pins_beyond = pins[: self._max_pins], pins[self._max_pins :]
+        entries = await asyncio.gather(*(self._store.get(pin.key) for pin in shown_pins))
         texts: list[tuple[str, str]] = []
         missing_keys: list[str] = []
-        for pin, entry in zip(shown, found, strict=True):
+        for pin, entry in zip(shown_pins, entries, strict=True):
             if entry is None:
                 missing_keys.append(pin.key)
                 continue
@@ -244,15 +248,15 @@ class PinnedKV:
         tell: Callable[[Event], object] | None = getattr(request, "tell", None)
         if tell is not None:
             tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
-            if missing or beyond:
-                beyond_keys = tuple(pin.key for pin in beyond)
+            if missing or pins_beyond:
+                beyond_keys = tuple(pin.key for pin in pins_beyond)
                 tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=beyond_keys))
         return pin_index.build_pin_block(
             self.namespace,
             texts,
             # A summary never instructs: a block with one is the user's, whatever role was asked for.
-            role=Role.USER if any(map(summary_coverage.is_stored, found)) else self._role,
+            role=Role.USER if any(map(summary_coverage.is_stored, entries)) else self._role,
             priority=self._priority,
-            how=self._strategy,
+            strategy=self._strategy,
             floor=self._reserve,
         )

@@ -1,4 +1,7 @@
-"""A history as it is read from the log, and as it is placed in a prompt with the recalled blocks among it."""
+"""A history as it is read from the log, and as it is placed in a prompt.
+
+The passages recalled for a turn form a *block*, which stands among the messages of the history.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from acms.model import Entry, Role
-from acms.plan.nodes import ComposedMessage, MessageGroup, Omission
+from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
 from acms.prompt import cache_window
 from acms.prompt.cache_window import CacheWindow
 from acms.prompt.resolve import LogRead
@@ -17,16 +20,23 @@ from acms.recall.pipeline import LogSpan
 class HistoryRead(NamedTuple):
     """The part of a log that a history shows."""
 
-    gathered: LogSpan
+    span: LogSpan
     groups: list[MessageGroup]
-    #: System messages, summaries and a question before the groups, and their ids with the tokens of the text that is
-    #: shown of a summary, 0 for a message.
+    #: System messages, summaries and a question before the groups. Their ids follow, each with the tokens of the text
+    #: shown: a summary has texts of several lengths. A message has 0.
     front: list[MessageGroup]
     front_entries: tuple[tuple[str, int], ...]
     #: Whether the groups are all active messages: no summary replaces any of them.
-    whole: bool
+    is_complete: bool
     #: Labels of some of the groups, by id.
     labels: Mapping[str, str]
+
+    def collect_labels(self, entries: Mapping[str, Entry]) -> dict[str, str]:
+        """Return the labels of the entries shown, by id, without empty ones; `entries` has those in front."""
+        labels = {id: self.labels.get(id, "") for id in cache_window.visible_ids(self.groups)}
+        for id, _ in self.front_entries:
+            labels[id] = label_in_front(entries[id], self.span)
+        return {id: label for id, label in labels.items() if label}
 
 
 class PlacedHistory(NamedTuple):
@@ -39,22 +49,37 @@ class PlacedHistory(NamedTuple):
     #: Groups that were read and are older than the start of a window that begins.
     older: tuple[MessageGroup, ...] = ()
     #: Messages that are shown cut, by id: tokens of the whole, and of what is shown.
-    condensed: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    cut_tokens: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+    def wrap_blocks(self) -> tuple[Node, ...]:
+        """Return the nodes with each recalled block in a scope of its own, which names it in the ledger."""
+        number = 0
+        nodes: list[Node] = []
+        for node in self.nodes:
+            if isinstance(node, ComposedMessage):
+                number += 1
+                node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
+            nodes.append(node)
+        return tuple(nodes)
 
     def list_cut_warnings(self) -> list[str]:
         """Return a warning for each message of the newest unit that is cut, and one if half of others is missing."""
         newest = next((node for node in reversed(self.nodes) if isinstance(node, MessageGroup)), None)
         newest_ids = set[str]() if newest is None else cache_window.visible_ids([newest])
         warnings = [
-            f"newest tool call: {shown:,} of {whole:,} tokens of {id} are shown"
-            for id, (whole, shown) in self.condensed.items()
+            f"newest tool call: {shown_tokens:,} of {whole_tokens:,} tokens of {id} are shown"
+            for id, (whole_tokens, shown_tokens) in self.cut_tokens.items()
             if id in newest_ids
         ]
-        older = [tokens for id, tokens in self.condensed.items() if id not in newest_ids]
-        whole, shown = sum(tokens[0] for tokens in older), sum(tokens[1] for tokens in older)
-        if shown < whole / 2:
+        older_counts = [tokens for id, tokens in self.cut_tokens.items() if id not in newest_ids]
+        whole_tokens, shown_tokens = (
+            sum(tokens[0] for tokens in older_counts),
+            sum(tokens[1] for tokens in older_counts),
+        )
+        if shown_tokens < whole_tokens / 2:
             warnings.append(
-                f"older messages are cut: {shown:,} of {whole:,} tokens of {len(older):,} are shown"
+                f"older messages are cut: {shown_tokens:,} of {whole_tokens:,} tokens of "
+                f"{len(older_counts):,} are shown"
             )
         return warnings
 
@@ -69,6 +94,6 @@ class PlacedHistory(NamedTuple):
         return omissions
 
 
-def label_in_front(entry: Entry, gathered: LogSpan) -> str:
+def label_in_front(entry: Entry, span: LogSpan) -> str:
     """Return the label of an entry in front of a history; none for a question, which waits for its answer."""
-    return "" if entry.role is Role.USER else gathered.labels.of(entry)
+    return "" if entry.role is Role.USER else span.labels.of(entry)

@@ -1,4 +1,7 @@
-"""Cache windows: a log as prompts read it that change only when their start moves."""
+"""Read a log for prompts that change only when the start of their history moves.
+
+Between two moves, consecutive prompts share their beginning: a *window* (`acms.plan.prefix_cache`).
+"""
 
 from __future__ import annotations
 
@@ -32,19 +35,19 @@ async def gather_window(
     head = await storage.head(context)
     version = version_of(head, at)
     latest = await replacements_at(storage, context, head, version)
-    replacements = (
-        latest if head.epoch else latest.asked(0)
-    )  # where content was erased a summary is all there is
-    gathered = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
-    length = _measure_window(gathered, scale, slack)
-    gathered = replace(gathered, length=length)
-    if replacements is latest or not gathered.units:
-        return gathered
-    tokens = count_tokens_before(gathered.units[-1])
-    if gathered.whole and tokens < 2 * length:
-        return gathered
+    # Without automatic summaries at first; after an erasure a summary may be all that is left, so they take effect.
+    replacements = latest if head.epoch else latest.asked(0)
+    span = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
+    length = _measure_window(span, scale, slack)
+    span = replace(span, window_length=length)
+    if replacements is latest or not span.units:
+        return span
+    tokens = count_tokens_before(span.units[-1])
+    # With the default slack, two windows fill a budget: a shorter log is shown whole, without summaries.
+    if span.whole and tokens < 2 * length:
+        return span
     began = window_start(tokens, length)
-    versions = [unit.version for unit in gathered.units if count_tokens_before(unit) >= began]
+    versions = [unit.version for unit in span.units if count_tokens_before(unit) >= began]
     return await _apply_summaries(
         storage,
         context,
@@ -52,7 +55,7 @@ async def gather_window(
         frame,
         budget,
         redactor,
-        gathered,
+        span,
         latest,
         latest.asked(min(versions, default=version)),
     )
@@ -65,38 +68,45 @@ async def _apply_summaries(
     frame: Frame,
     budget: int,
     redactor: Redactor,
-    gathered: LogSpan,
+    span: LogSpan,
     latest: Replacements,
     replacements: Replacements,
 ) -> LogSpan:
     """Return a span of a log with its automatic summaries in place of the messages they replace."""
-    covered = [
-        span for summary in filter(is_automatic_summary, replacements.shown) for span in summary.replaces
+    covered_versions = [
+        versions
+        for summary in filter(is_automatic_summary, replacements.shown)
+        for versions in summary.replaces
     ]
-    if not covered:
-        return gathered
-    last_covered = max(last for _, last in covered)
-    summarised = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
-    messages = [unit for unit in summarised.units if unit.entries[0].kind is Kind.MESSAGE]
-    kept = [unit for unit in messages if unit.version < last_covered]
-    known = _entry_ids(gathered.units)
-    older = [unit for unit in kept if known.isdisjoint(_entry_ids([unit]))]
-    summaries = {entry.id for entry in latest.replacing if entry.kind is Kind.SUMMARY}
-    later_summaries = summaries.difference(entry.id for entry in replacements.shown)
-    newer = [unit for unit in gathered.units if later_summaries.isdisjoint(_entry_ids([unit]))]
-    return replace(gathered, replacements=replacements, units=[*older, *newer], stays=_entry_ids(kept))
+    if not covered_versions:
+        return span
+    last_covered = max(last for _, last in covered_versions)
+    span_with_summaries = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
+    messages = [unit for unit in span_with_summaries.units if unit.entries[0].kind is Kind.MESSAGE]
+    kept_units = [unit for unit in messages if unit.version < last_covered]
+    gathered_ids = _entry_ids(span.units)
+    kept_older_units = [unit for unit in kept_units if gathered_ids.isdisjoint(_entry_ids([unit]))]
+    summary_ids = {entry.id for entry in latest.replacing if entry.kind is Kind.SUMMARY}
+    later_summary_ids = summary_ids.difference(entry.id for entry in replacements.shown)
+    unsummarised_units = [unit for unit in span.units if later_summary_ids.isdisjoint(_entry_ids([unit]))]
+    return replace(
+        span,
+        replacements=replacements,
+        units=[*kept_older_units, *unsummarised_units],
+        kept_ids=_entry_ids(kept_units),
+    )
 
 
 def _entry_ids(units: Sequence[EntryGroup[Entry]]) -> frozenset[str]:
     return frozenset(entry.id for unit in units for entry in unit.entries)
 
 
-def _measure_window(gathered: LogSpan, scale: int, slack: float) -> int:
+def _measure_window(span: LogSpan, scale: int, slack: float) -> int:
     """Return the length of a window from the average message, measured when the longest possible window began."""
-    messages = [entry for unit in gathered.units for entry in unit.entries if entry.position]
+    messages = [entry for unit in span.units for entry in unit.entries if entry.position]
     if not messages:
         return window_length(scale, slack)
     newest = messages[-1]
-    since = window_start(newest.total - newest.tokens, window_length(scale, slack, 1))
-    first = next((entry for entry in messages if entry.total > since), newest)
-    return window_length(scale, slack, first.total, first.position or 1)
+    window_start_tokens = window_start(newest.total - newest.tokens, window_length(scale, slack, 1))
+    first_message = next((entry for entry in messages if entry.total > window_start_tokens), newest)
+    return window_length(scale, slack, first_message.total, first_message.position or 1)

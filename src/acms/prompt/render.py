@@ -34,7 +34,6 @@ from acms.observability.tracing import RenderSpan, render_span
 from acms.plan.nodes import (
     ComposedMessage,
     FittedPrompt,
-    MessageGroup,
     Node,
     Omission,
     PlacedMessage,
@@ -66,8 +65,8 @@ from acms.prompt.stable_history import StableHistory
 from acms.prompt.steps import (
     Log,
     Readable,
-    Recalling,
-    Shrinking,
+    RecallStep,
+    ShrinkingContent,
     Step,
     drop_earlier_sections,
     find_history_and_recall,
@@ -81,11 +80,12 @@ from acms.results import ContextItems, Ledger
 __all__ = ["Rendered", "Report", "Request"]
 
 CONDENSED = "did not fit whole: shown are its ends and, of the output of a tool, what the question names or stands out"
+"""Reason given in the ledger for a message that a stable history shows cut."""
 OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
 CONDENSED_OUTPUTS = 12
 """Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
-OVERTAKEN = (
+NOT_STORED = (
     "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
     "could not be stored (other renders of the prompt stored theirs first)"
 )
@@ -118,9 +118,9 @@ class Report:
 
     @property
     def missed(self) -> str:
-        """Part of the predicted prefix that missed the cache, and why; "" when all was read and the reasons agree.
+        """Part of the predicted prefix that missed the cache, with the provider's reason and the predicted one.
 
-        The reason is given by the provider and by us.
+        "" when the whole prefix was read and the reasons agree.
         """
         return describe_cache_mismatch(self.predicted, self.usage, asked=self.asked)
 
@@ -140,8 +140,8 @@ class Rendered:
         warnings: Sequence[str],
         manifest: Callable[[], Manifest],
         recalls: Sequence[Ledger],
-        left: Sequence[Omission],
-        after: Manifest | None,
+        omissions: Sequence[Omission],
+        previous: Manifest | None,
         base: int = 0,
     ) -> None:
         #: Arguments of the request: messages, tools and cache hints; not the model.
@@ -158,8 +158,8 @@ class Rendered:
         self._build_manifest = manifest
         self._recalls = tuple(recalls)
         #: Number of entries and pins left out.
-        self._omitted = sum(len(one.ids) for one in left if one.gone)
-        self._after = after
+        self._omitted = sum(len(omission.ids) for omission in omissions if omission.gone)
+        self._previous = previous
         #: Tokens of an empty request with the same tools.
         self._base = base
         #: Whether the request asks why the cache was not read.
@@ -172,17 +172,17 @@ class Rendered:
     @property
     def compared(self) -> bool:
         """Whether an earlier render was given to compare with."""
-        return self._after is not None
+        return self._previous is not None
 
     @property
     def placed(self) -> tuple[PromptMessage, ...]:
         """The messages in order, before a codec merges them: each with the ids of the entries whose text it shows."""
-        return tuple([one.message for one in self._placed])
+        return tuple([placement.message for placement in self._placed])
 
     @cached_property
     def messages(self) -> tuple[PromptMessage, ...]:
         """The messages in the normal form of the codec: the result of `codec.parse(payload)`, with their sources."""
-        return self.codec.normal([one.message for one in self._placed])
+        return self.codec.normal([placement.message for placement in self._placed])
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -203,16 +203,16 @@ class Rendered:
     def cache(self) -> CachePrediction:
         """Part of the request the provider can read from its cache after the earlier render given as `after`."""
         key = self.payload.get("prompt_cache_key", "")
-        return predict_cache(self.outline, self._after, self.codec, key=key)
+        return predict_cache(self.outline, self._previous, self.codec, key=key)
 
     @cached_property
     def use(self) -> Use:
         """Tokens of the request by use; `free` is the unused part of the budget."""
         tokens = Counter[str]()
-        for placed in self._placed:
-            message = placed.message
-            part = part_of_request(message.role, message.sources, placed.pieces, placed.rendition)
-            tokens[part] += placed.tokens
+        for placement in self._placed:
+            message = placement.message
+            part = part_of_request(message.role, message.sources, placement.pieces, placement.rendition)
+            tokens[part] += placement.tokens
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
         return Use(**tokens, tools=self._base, free=free)
 
@@ -222,8 +222,8 @@ class Rendered:
         for message in self.messages:
             for id in message.sources:
                 texts.setdefault(id, []).append(message.text)
-        for placed in self._placed:
-            for piece in placed.pieces:
+        for placement in self._placed:
+            for piece in placement.pieces:
                 for id in piece.sources:
                     texts.setdefault(id, []).append(piece.text)
         return {id: "\n".join(parts) for id, parts in texts.items()}
@@ -251,7 +251,7 @@ async def render_steps(
     budget: int | None,
     *,
     tools: Sequence[Tool],
-    read: Callable[[object], Sequence[Step]],
+    read_content: Callable[[object], Sequence[Step]],
     after: Rendered | Manifest | None,
     listeners: Sequence[Callable[[Event], object]],
 ) -> Rendered:
@@ -278,7 +278,7 @@ async def render_steps(
     renderer = _Renderer(codec, budget, tools, listeners)
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
-            rendered = await renderer.render(steps, read, previous, span)
+            rendered = await renderer.render(steps, read_content, previous, span)
         except Exception as error:
             renderer.emit_failure(error)
             raise
@@ -287,7 +287,7 @@ async def render_steps(
     return rendered
 
 
-class _FittedPrompt(NamedTuple):
+class _SentPrompt(NamedTuple):
     """A prompt as it is sent."""
 
     fitted: FittedPrompt
@@ -314,20 +314,20 @@ class _Renderer:
         self._tools = tools
         self._listeners = listeners
         self._id = uuid4().hex
-        self._started = perf_counter()
+        self._start_time = perf_counter()
         #: Raw tokens that the whole request may have.
         self._limit: int | None = None
         if budget is not None:
             self._limit = codec.limit(budget, codec.base(tools) - codec.base(()))
         self._warnings: list[str] = []
-        self._left: list[Omission] = []
+        self._omissions: list[Omission] = []
         self._pin_namespaces: list[str] = []
         #: Answers to questions of the fit, which is made more than once.
         self._summaries: dict[tuple[str, str, int, int], str | None] = {}
         #: The items of each recall, by the path of its scope.
         self._items: dict[str, ContextItems] = {}
-        #: Hashes of the requests that reasoning may have answered; None if nothing before it ever changes.
-        self._sent: frozenset[str] | None = None
+        #: Hashes of the requests that reasoning may have answered; None if nothing before the reasoning ever changes.
+        self._sent_hashes: frozenset[str] | None = None
         #: Hash of this request, if the provider binds reasoning to it.
         self._request_hash = ""
         #: Entries that may be shown, by id, for the manifest to quote.
@@ -338,14 +338,14 @@ class _Renderer:
         for listener in self._listeners:
             emit_event(listener, event)
         if isinstance(event, PinsSkipped):
-            self._left += pin_index.list_skipped_pins(event)
+            self._omissions += pin_index.list_skipped_pins(event)
             for key in event.missing:
                 self._warnings.append(f"the pin {key!r} is not shown: nothing is stored under its key")
         elif isinstance(event, PinsLoaded):
             self._pin_namespaces.append(event.namespace)
 
     def emit_failure(self, error: Exception) -> None:
-        """Report that there is no prompt."""
+        """Emit the event of a render that failed."""
         self._emit(
             PromptFailed(
                 render_id=self._id,
@@ -353,37 +353,39 @@ class _Renderer:
                 model=self._codec.model,
                 budget=self._budget,
                 code=error.code if isinstance(error, ACMSError) else type(error).__name__,
-                seconds=perf_counter() - self._started,
+                seconds=perf_counter() - self._start_time,
             )
         )
 
     async def render(
         self,
         steps: Sequence[Step],
-        read: Callable[[object], Sequence[Step]],
+        read_content: Callable[[object], Sequence[Step]],
         previous: Manifest | None,
         span: RenderSpan,
     ) -> Rendered:
-        """Read, decide, write and report; `read` turns the content of a plugin into steps."""
+        """Read, decide, write and report; `read_content` turns the content of a plugin into steps."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._emit)
         message_limit = None
-        stable = None
+        stable_indexes = None
         if self._limit is not None:
             message_limit = max(0, self._limit - self._codec.base(self._tools))
-            stable = find_history_and_recall(steps)
+            stable_indexes = find_history_and_recall(steps)
         with span.stage("gather"):
-            others = steps if stable is None else replace_with_empty_scopes(steps, *stable)
-            resolved = await Resolver(request, message_limit, read).resolve(others)
-        if stable is None:
+            other_steps = (
+                steps if stable_indexes is None else replace_with_empty_scopes(steps, *stable_indexes)
+            )
+            resolved = await Resolver(request, message_limit, read_content).resolve(other_steps)
+        if stable_indexes is None:
             is_whole = not resolved.recalls and all(log.complete for log in resolved.logs)
-            self._sent = None if is_whole else frozenset()
+            self._sent_hashes = None if is_whole else frozenset()
             prompt = await self._recall_and_fit(resolved.tree, resolved, span)
         else:
-            prompt = await self._render_stable_history(steps, *stable, resolved, span)
+            prompt = await self._render_stable_history(steps, *stable_indexes, resolved, span)
         await self._store_summaries(resolved, prompt.fitted)
         return self._build_rendered(resolved, prompt, previous, span)
 
-    async def _recall_and_fit(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _FittedPrompt:
+    async def _recall_and_fit(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _SentPrompt:
         """Make the recalls that are chosen again each turn, and fit the whole."""
         tree = pair_tool_calls(tree)
         if resolved.recalls:
@@ -395,42 +397,51 @@ class _Renderer:
     # ── the history that stays in place ─────────────────────────────────────────────────────────────────────────────
 
     async def _render_stable_history(
-        self, steps: Sequence[Step], history: int, recall: int | None, resolved: Resolved, span: RenderSpan
-    ) -> _FittedPrompt:
+        self,
+        steps: Sequence[Step],
+        history_index: int,
+        recall_index: int | None,
+        resolved: Resolved,
+        span: RenderSpan,
+    ) -> _SentPrompt:
         """Fit a prompt whose history and recall keep their positions, and store these positions."""
         names = content.name_steps(steps)
-        path = f"{resolved.tree.id}/{names[history]}"
-        stable = await self._build_stable_history(steps, history, recall, resolved)
-        logs, items = (
-            list(resolved.logs),
-            dict(self._items),
-        )  # without those of this history, for each new try
-        tries = 0
+        path = f"{resolved.tree.id}/{names[history_index]}"
+        stable_history = await self._build_stable_history(steps, history_index, recall_index, resolved)
+        # Without those of this history, which each attempt adds.
+        other_logs, other_items = list(resolved.logs), dict(self._items)
+        attempts = 0
         while True:
             with span.stage("recall"):
-                placed = await stable.place()
-            resolved.logs = logs if placed.log is None else [*logs, placed.log]
-            self._items = dict(items)
-            if recall is not None and stable.items is not None:
-                self._items[f"{resolved.tree.id}/{names[recall]}"] = stable.items
+                placed_history = await stable_history.place()
+            resolved.logs = other_logs if placed_history.log is None else [*other_logs, placed_history.log]
+            self._items = dict(other_items)
+            if recall_index is not None and stable_history.items is not None:
+                self._items[f"{resolved.tree.id}/{names[recall_index]}"] = stable_history.items
             scope = replace(
                 scope_at_path(resolved.tree, path),
-                children=_wrap_recalls(placed.nodes),
+                children=placed_history.wrap_blocks(),
                 strategy=Window(slack=0.0),
             )
-            self._sent = frozenset() if placed.window is None else frozenset(placed.window.sent)
+            self._sent_hashes = (
+                frozenset()
+                if placed_history.window is None
+                else frozenset(placed_history.window.request_hashes)
+            )
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
-            committed = await stable.commit(placed, prompt.fitted, path, self._request_hash)
-            tries += 1
-            if committed or tries == 3:  # again if another process stored its positions meanwhile
+            committed = await stable_history.commit(placed_history, prompt.fitted, path, self._request_hash)
+            attempts += 1
+            if committed or attempts == 3:  # again if another process stored its positions meanwhile
                 break
-        self._left += placed.list_older(path)
-        for id, (whole, shown) in placed.condensed.items():
-            self._left.append(Omission((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
-        self._warnings += [*stable.warnings, *placed.list_cut_warnings()]
+        self._omissions += placed_history.list_older(path)
+        for id, (whole_tokens, shown_tokens) in placed_history.cut_tokens.items():
+            self._omissions.append(
+                Omission((id,), path, "condensed", CONDENSED, whole_tokens - shown_tokens, gone=False)
+            )
+        self._warnings += [*stable_history.warnings, *placed_history.list_cut_warnings()]
         if not committed:
-            self._warnings.append(OVERTAKEN)
+            self._warnings.append(NOT_STORED)
         return prompt
 
     async def _build_stable_history(
@@ -441,18 +452,18 @@ class _Renderer:
         assert self._limit is not None
         names = content.name_steps(steps)
         history = steps[history_index]
-        assert isinstance(history, Shrinking)
+        assert isinstance(history, ShrinkingContent)
         (log,) = history.steps
         assert isinstance(log, Log)
         recall = None if recall_index is None else steps[recall_index]
-        assert recall is None or isinstance(recall, Recalling)
+        assert recall is None or isinstance(recall, RecallStep)
         tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
-        rest = await self._fit(tree, resolved, self._limit)
+        other_content = await self._fit(tree, resolved, self._limit)
         names_behind = set(names[history_index + 1 :])
         question_follows = False
-        for placed in rest.placed:
-            is_behind = placed.path.split("/", 2)[1] in names_behind
-            if is_behind and placed.message.role is Role.USER and not placed.pieces:
+        for placement in other_content.placed:
+            is_behind = placement.path.split("/", 2)[1] in names_behind
+            if is_behind and placement.message.role is Role.USER and not placement.pieces:
                 question_follows = True
 
         async def search(tokens: int) -> ContextItems:
@@ -463,7 +474,7 @@ class _Renderer:
             session=log.session,
             recall=recall,
             codec=self._codec,
-            budget=max(0, self._limit - rest.tokens - floors),
+            budget=max(0, self._limit - other_content.tokens - floors),
             condensed_tokens=self._limit // CONDENSED_OUTPUTS,
             question_follows=question_follows,
             has_tools=bool(self._tools),
@@ -474,7 +485,7 @@ class _Renderer:
             first=log.first,
         )
 
-    def _name_record(self, history_name: str, log: Log, recall: Recalling | None) -> str:
+    def _name_record(self, history_name: str, log: Log, recall: RecallStep | None) -> str:
         """Return a hash of the properties shared by prompts whose recalls have the same positions."""
         shape: list[Json] = [self._codec.name, self._codec.model, history_name]
         if recall is not None:
@@ -494,30 +505,29 @@ class _Renderer:
         A history that fits as a whole is not cut for a recall of itself: the recall gets the remaining tokens.
         """
         recalls = resolved.recalls
-        empty = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
-        fitted = await self._fit(replace_scopes(tree, empty), resolved, self._limit)
-        shown = _visible_entry_ids(fitted.placed)
-        left: int | None = (
-            None  # tokens beside a history that is shown whole; None: only the recalls' own limits count
-        )
-        if all(resolved.shows(step.session, shown) for step in recalls.values()):
-            left = None if self._limit is None else self._limit - fitted.tokens
+        empty_scopes = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
+        fitted = await self._fit(replace_scopes(tree, empty_scopes), resolved, self._limit)
+        shown_ids = _visible_entry_ids(fitted.placed)
+        # Tokens beside a history that is shown whole; None if only the recalls' own limits count.
+        free_tokens: int | None = None
+        if all(resolved.shows(step.session, shown_ids) for step in recalls.values()):
+            free_tokens = None if self._limit is None else self._limit - fitted.tokens
         else:
             fitted = await self._fit(tree, resolved, self._limit)
-            shown = _visible_entry_ids(fitted.placed)
-        scopes = dict(empty)
+            shown_ids = _visible_entry_ids(fitted.placed)
+        scopes = dict(empty_scopes)
         for path, step in recalls.items():
-            if not step.tokens:  # no tokens are asked for, so no search is made
+            if not step.tokens:  # the caller allowed it no tokens, so no search is made
                 continue
-            tokens, frame = tokens_for_recall(step, self._codec, left)
-            items = await self._recall(step, tokens, shown)
-            shown.update(item.id for item in items)
+            tokens, frame_tokens = tokens_for_recall(step, self._codec, free_tokens)
+            items = await self._recall(step, tokens, shown_ids)
+            shown_ids.update(item.id for item in items)
             self._items[path] = items
             block = await self._write_recall(step.session, items)
-            most = tokens + frame if tokens else 0
-            scopes[path] = build_recall_scope(step, empty[path].id, most, block)
-            if left is not None and block.pieces:
-                left -= self._codec.cost(compose_message(block, block.pieces))
+            max_tokens = tokens + frame_tokens if tokens else 0
+            scopes[path] = build_recall_scope(step, empty_scopes[path].id, max_tokens, block)
+            if free_tokens is not None and block.pieces:
+                free_tokens -= self._codec.cost(compose_message(block, block.pieces))
         return replace_scopes(tree, scopes)
 
     async def _write_recall(self, session: Readable, items: ContextItems) -> ComposedMessage:
@@ -527,14 +537,14 @@ class _Renderer:
         pieces = excerpts.write_pieces(
             excerpts.drop_repeated_facts(items),
             excerpts.find_own_logs(context),
-            counted=self._codec.counter.name == session.counter.name,
+            same_counter=self._codec.counter.name == session.counter.name,
         )
         return excerpts.write_block(pieces, self._codec)
 
-    async def _recall(self, step: Recalling, tokens: int, shown: Collection[str]) -> ContextItems:
+    async def _recall(self, step: RecallStep, tokens: int, shown_ids: Collection[str]) -> ContextItems:
         """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
         options = dict(step.options)
-        exclude = {*options.pop("exclude"), *shown}
+        exclude = {*options.pop("exclude"), *shown_ids}
         others_whole = OTHERS_WHOLE
         if self._budget is not None:
             others_whole = min(OTHERS_WHOLE, self._budget // 4)
@@ -543,7 +553,7 @@ class _Renderer:
             items: ContextItems = await step.session.recall_for_prompt(
                 step.query, budget=tokens, others_whole=others_whole, exclude=exclude, **options
             )
-            # Messages of the user that only repeat the query: excluded, and searched again without them.
+            # Messages of the user that only repeat the query are excluded, and the search is made again without them.
             echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
             if echoes <= exclude:
                 break
@@ -554,18 +564,18 @@ class _Renderer:
 
     async def _remember_entries(self, session: Readable, items: ContextItems) -> None:
         """Keep the entries of recalled items for the manifest, read again if the text of an item differs."""
-        changed: set[str] = set()
+        changed_ids: set[str] = set()
         for item in items:
-            # A fact may carry a note of when it ends.
+            # The text of these items may differ from the entry's: a fact may carry a note of when it ends.
             if item.truncated or item.source is Source.FACT or label_of(item.content):
-                changed.add(item.id)
-        if changed:
-            rows = await session.storage.get(sorted(changed))
+                changed_ids.add(item.id)
+        if changed_ids:
+            rows = await session.storage.get(sorted(changed_ids))
             for entry in session.redactor.redact_entries([row for row in rows if row is not None]):
                 self._entries[entry.id] = entry
         for item in items:
-            if item.id not in changed:
-                self._entries.setdefault(item.id, item)  # an entry that the history shows too is known whole
+            if item.id not in changed_ids:
+                self._entries.setdefault(item.id, item)  # the history may have noted the whole entry already
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -583,7 +593,7 @@ class _Renderer:
             fitted: FittedPrompt = end.value
             return fitted
 
-    async def _fit_and_count(self, tree: Scope, resolved: Resolved) -> _FittedPrompt:
+    async def _fit_and_count(self, tree: Scope, resolved: Resolved) -> _SentPrompt:
         """Fit, lay out, write and count, until the request is within the budget and shows nothing twice."""
         limit = self._limit
         while True:
@@ -594,37 +604,39 @@ class _Renderer:
                 continue
             placed = self._lay_out(fitted, resolved)
             marks = cache_marks(placed, tree, resolved, self._tools)
-            payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
+            payload = self._codec.render(
+                [placement.message for placement in placed], tools=self._tools, marks=marks
+            )
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
-                return _FittedPrompt(fitted, placed, payload, count, marks, limit)
-            # The codec counts more than the fit did: fit again with that much less.
+                return _SentPrompt(fitted, placed, payload, count, marks, limit)
+            # The codec counts more than the fit did: fit again with that much less, and always with less.
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
     def _drop_repeated(self, tree: Scope, fitted: FittedPrompt, resolved: Resolved) -> Scope | None:
-        """Return the tree without what is shown twice, or None if nothing is."""
+        """Return the tree without recalled pieces and pins that are shown elsewhere too, or None if there are none."""
         without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
         if without_recalls is not None or not resolved.summary_runs:
             return without_recalls
-        stored = {id: run.stored for id, run in resolved.summary_runs.items()}
-        without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored)
+        stored_texts = {id: run.stored_text for id, run in resolved.summary_runs.items()}
+        without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored_texts)
         if without_pins is None:
             return None
-        smaller_tree, left = without_pins
-        self._left += left
+        smaller_tree, omissions = without_pins
+        self._omissions += omissions
         return smaller_tree
 
     def _lay_out(self, fitted: FittedPrompt, resolved: Resolved) -> tuple[PlacedMessage, ...]:
         """Return the messages in their final order, without reasoning that the provider would reject."""
         in_place: list[PlacedMessage] = []
-        for one in fitted.placed:
-            step = resolved.recalls.get(one.path)
+        for placement in fitted.placed:
+            step = resolved.recalls.get(placement.path)
             is_fixed = step is not None and step.in_place
-            in_place.append(one._replace(moves=False) if is_fixed else one)
+            in_place.append(placement._replace(moves=False) if is_fixed else placement)
         placed = lay_out_messages(in_place)
-        if self._sent is not None and self._codec.binds_reasoning:
+        if self._sent_hashes is not None and self._codec.binds_reasoning:
             placed, self._request_hash = cache_window.drop_unproven_reasoning(
-                placed, self._sent, self._codec, self._tools
+                placed, self._sent_hashes, self._codec, self._tools
             )
         if not placed:
             raise PayloadError(
@@ -646,18 +658,18 @@ class _Renderer:
             return self._codec.count(payload)
 
     async def _store_summaries(self, resolved: Resolved, fitted: FittedPrompt) -> None:
-        """Store the summaries that were used: there is a prompt now."""
+        """Store the summaries that the fit used, now that there is a prompt."""
         for run in resolved.summary_runs.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
-            if run.reason:
-                self._left.append(Omission((run.id,), run.path, "stale", run.reason, 0))
+            if run.reason:  # a stored summary exists, but it does not cover these messages
+                self._omissions.append(Omission((run.id,), run.path, "stale", run.reason, 0))
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build_rendered(
-        self, resolved: Resolved, prompt: _FittedPrompt, previous: Manifest | None, span: RenderSpan
+        self, resolved: Resolved, prompt: _SentPrompt, previous: Manifest | None, span: RenderSpan
     ) -> Rendered:
         """Return the result of a render, with its warnings and how to write its manifest, and emit its events."""
         fitted, codec = prompt.fitted, self._codec
@@ -665,16 +677,16 @@ class _Renderer:
             truncated = pin_index.find_truncated_pins(namespace, fitted)
             if truncated is not None:
                 self._emit(truncated)
-        left = (*fitted.left, *self._left)
+        omissions = (*fitted.omissions, *self._omissions)
         for log in resolved.logs:
-            for unit in log.gathered.units:
+            for unit in log.span.units:
                 self._entries.update({entry.id: entry for entry in unit.entries})
-        shown = _visible_entry_ids(prompt.placed)
+        shown_ids = _visible_entry_ids(prompt.placed)
         warnings = [
             *_warn_of_cuts(prompt.placed),
             *unused_hints(resolved, prompt.marks),
             *self._warnings,
-            *codec.notes([one.message for one in prompt.placed]),
+            *codec.notes([placement.message for placement in prompt.placed]),
         ]
         build_manifest = partial(
             write_manifest,
@@ -686,9 +698,9 @@ class _Renderer:
             limit=prompt.limit,
             tools=self._tools,
             marks=prompt.marks,
-            entries={id: entry for id, entry in self._entries.items() if id in shown},
+            entries={id: entry for id, entry in self._entries.items() if id in shown_ids},
             reads=list_reads(resolved, self._items.values()),
-            left=left,
+            omissions=omissions,
             steps=fitted.steps,
         )
         rendered = Rendered(
@@ -701,11 +713,11 @@ class _Renderer:
             warnings=tuple(dict.fromkeys(warnings)),
             manifest=build_manifest,
             recalls=[items.ledger for items in self._items.values()],
-            left=left,
-            after=previous,
+            omissions=omissions,
+            previous=previous,
             base=codec.base(self._tools),
         )
-        self._emit_results(rendered, fitted, len(left), span)
+        self._emit_results(rendered, fitted, len(omissions), span)
         return rendered
 
     def _emit_results(
@@ -725,7 +737,7 @@ class _Renderer:
             span.step(event)
         cache = rendered.cache if rendered.compared else None
         tokens = rendered.tokens.tokens
-        done = PromptRendered(
+        rendered_event = PromptRendered(
             render_id=self._id,
             codec=self._codec.name,
             model=self._codec.model,
@@ -736,63 +748,53 @@ class _Renderer:
             steps=len(fitted.steps),
             left_out=left_out,
             predicted_cached_tokens=0 if cache is None else cache.predicted_tokens,
-            seconds=perf_counter() - self._started,
+            seconds=perf_counter() - self._start_time,
             use=rendered.use,
             paid=float(tokens) if cache is None else cache.paid(),
         )
-        self._emit(done)
-        span.record_result(done, rendered.messages)
+        self._emit(rendered_event)
+        span.record_result(rendered_event, rendered.messages)
 
 
 def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
     """Return the ids of the entries that some messages show."""
     ids: set[str] = set()
-    for one in placed:
-        ids.update(one.message.sources)
-        for piece in one.pieces:
+    for placement in placed:
+        ids.update(placement.message.sources)
+        for piece in placement.pieces:
             ids.update(piece.sources)
     return ids
 
 
-def _wrap_recalls(nodes: Sequence[MessageGroup | ComposedMessage]) -> tuple[Node, ...]:
-    """Return the nodes of a history, with each recalled block wrapped in a scope of its own."""
-    number = 0
-    wrapped: list[Node] = []
-    for node in nodes:
-        if isinstance(node, ComposedMessage):
-            number += 1
-            node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
-        wrapped.append(node)
-    return tuple(wrapped)
-
-
 def _drop_repeated_recalls(
-    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, Recalling]
+    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, RecallStep]
 ) -> Scope | None:
     """Return the tree without recalled pieces that the history shows too, or None if there are none.
 
     A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
     """
-    history = _visible_entry_ids(one for one in placed if one.path not in recalls)
+    history_ids = _visible_entry_ids(placement for placement in placed if placement.path not in recalls)
     scopes: dict[str, Scope] = {}
-    for one in placed:
-        if one.path not in recalls or all(history.isdisjoint(piece.sources) for piece in one.pieces):
+    for placement in placed:
+        if placement.path not in recalls or all(
+            history_ids.isdisjoint(piece.sources) for piece in placement.pieces
+        ):
             continue
-        scope = scope_at_path(tree, one.path)
+        scope = scope_at_path(tree, placement.path)
         blocks: list[Node] = []
         for node in scope.children:
             if isinstance(node, ComposedMessage):
-                pieces = tuple([piece for piece in node.pieces if history.isdisjoint(piece.sources)])
+                pieces = tuple([piece for piece in node.pieces if history_ids.isdisjoint(piece.sources)])
                 if pieces:
                     blocks.append(node._replace(pieces=pieces))
-        scopes[one.path] = replace(scope, children=tuple(blocks))
+        scopes[placement.path] = replace(scope, children=tuple(blocks))
     return replace_scopes(tree, scopes) if scopes else None
 
 
 def _warn_of_cuts(placed: Sequence[PlacedMessage]) -> list[str]:
     """Return a warning for each message of a log that was cut."""
     return [
-        f"a message was cut to fit ({', '.join(one.message.sources)})"
-        for one in placed
-        if one.rendition == "cut" and one.message.sources and not one.pieces
+        f"a message was cut to fit ({', '.join(placement.message.sources)})"
+        for placement in placed
+        if placement.rendition == "cut" and placement.message.sources and not placement.pieces
     ]

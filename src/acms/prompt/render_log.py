@@ -65,7 +65,7 @@ NEWEST = "renders"
 ROWS_BYTES = RECORD_BYTES - 2048
 """Bytes of rows in a record: the rest is for its frame."""
 ROW_BYTES = 40_000
-"""Most bytes of one row, so that a record holds several: of a larger one the candidates left out go first."""
+"""Most bytes of one row, so that a record holds several; a larger row loses the caller's text, then candidates."""
 WORK_PER_ROW = 60
 """Entries' worth of work to read one row: decides whether rows are read off the event loop."""
 
@@ -97,7 +97,7 @@ class RenderLog:
         self._storage = storage
         self._config = config
         self._redactor = redactor
-        self._find = find
+        self._find_context = find
         #: Pending writes.
         self._pending = pending
         self._slots = max(1, config.max_bytes // RECORD_BYTES - 1)
@@ -106,12 +106,12 @@ class RenderLog:
         self._head: Head | None = None
 
     async def begin(self) -> RenderLog | None:
-        """Note where the log stands, before anything is read for a render; None where nothing was written yet.
+        """Note the head of the log before anything is read for a render, and return this log of renders.
 
-        None too where that cannot be read: the render goes on and is not kept.
+        Return None if the log does not exist yet or cannot be read: the render goes on and is not kept.
         """
         try:
-            if not await self._known():
+            if not await self._has_log():
                 return None
             self._head = await self._storage.head(self._context)
         except Exception as error:
@@ -119,9 +119,9 @@ class RenderLog:
             return None
         return self
 
-    async def _known(self) -> bool:
+    async def _has_log(self) -> bool:
         """Look up the context; return whether it exists and its store keeps records."""
-        self._context = self._context or await self._find() or ""
+        self._context = self._context or await self._find_context() or ""
         return bool(self._context) and isinstance(self._storage, HasRecords)
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,13 +131,15 @@ class RenderLog:
 
         A failure loses this row and nothing else; it is reported to the application's log.
         """
-        asked, at = request or correlation_id.get() or "", to_microseconds(datetime.now(UTC))
-        task = asyncio.create_task(self._keep(kind, manifest, asked, at, self._head), name="acms-render-log")
+        request_id, timestamp = request or correlation_id.get() or "", to_microseconds(datetime.now(UTC))
+        task = asyncio.create_task(
+            self._keep(kind, manifest, request_id, timestamp, self._head), name="acms-render-log"
+        )
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
     async def _keep(
-        self, kind: KindOf, manifest: Callable[[], Manifest], request: str, at: int, head: Head | None
+        self, kind: KindOf, manifest: Callable[[], Manifest], request: str, timestamp: int, head: Head | None
     ) -> None:
         """Store a record of a request; a failure is logged and has no other effect."""
         storage = self._storage
@@ -145,10 +147,12 @@ class RenderLog:
             return
         try:
             lineage = await self._lineage()
-            sent = await in_thread(manifest)
-            actors = await self._actors(foreign_sources(sent, lineage))
-            kept = await in_thread(partial(keep_request, sent, lineage, self._redactor, actors))
-            row = await in_thread(partial(_pack_row, kind, kept, request, at, head))
+            sent_manifest = await in_thread(manifest)
+            actors = await self._actors(foreign_sources(sent_manifest, lineage))
+            kept_manifest = await in_thread(
+                partial(keep_request, sent_manifest, lineage, self._redactor, actors)
+            )
+            row = await in_thread(partial(_pack_row, kind, kept_manifest, request, timestamp, head))
             await self._add_row(storage, row, head.epoch)
             new_head = await self._storage.head(self._context)
             if new_head.epoch != head.epoch:  # content was erased while this was stored
@@ -165,7 +169,7 @@ class RenderLog:
 
     async def clear(self) -> None:
         """Delete every row."""
-        if await self._known() and isinstance(self._storage, HasRecords):
+        if await self._has_log() and isinstance(self._storage, HasRecords):
             await self.idle()
             for name in self._names():
                 await self._replace_record(self._storage, name, {})
@@ -199,8 +203,8 @@ class RenderLog:
 
         def drop(data: Mapping[str, Json]) -> Mapping[str, Json]:
             rows = data.get("rows", ())
-            kept = [row for row in rows if row[0] != id]
-            return data if len(kept) == len(rows) else {**data, "rows": kept}
+            kept_rows = [row for row in rows if row[0] != id]
+            return data if len(kept_rows) == len(rows) else {**data, "rows": kept_rows}
 
         await self._update_record(storage, NEWEST, drop)
 
@@ -214,11 +218,11 @@ class RenderLog:
         for _ in range(_ATTEMPTS):
             record = await storage.record(self._context, name)
             data, revision = ({}, 0) if record is None else (record.data, record.rev)
-            changed = change(data)
-            if changed == data:
+            changed_data = change(data)
+            if changed_data == data:
                 return
             try:
-                await storage.put_record(self._context, name, changed, rev=revision)
+                await storage.put_record(self._context, name, changed_data, rev=revision)
                 return
             except ConflictError:
                 continue
@@ -243,7 +247,7 @@ class RenderLog:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def page(self, limit: int, after: str | None) -> list[LoggedRender]:
-        """Return the newest renders before one, newest first, each compared with the one before it."""
+        """Return up to `limit` renders before `after`, newest first, each compared with the previous of its kind."""
         rows = await self._rows()
         start = 0 if after is None else 1 + _index_of_row(rows, after)
         stop = min(len(rows), start + limit)
@@ -272,33 +276,35 @@ class RenderLog:
         verdicts = list(ledger_of_manifest(lambda: manifest).candidates.values())
         left_ids = [verdict.id for verdict in verdicts if not verdict.included and verdict.version]
         previous_ids = () if previous is None else _unpack_manifest(previous.outline).entries
-        stored = await self._storage.get(list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids])))
-        live = [entry for entry in stored if entry is not None and entry.state is State.LIVE]
+        rows_of_entries = await self._storage.get(
+            list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids]))
+        )
+        live = [entry for entry in rows_of_entries if entry is not None and entry.state is State.LIVE]
         entries = {entry.id: entry for entry in self._redactor.redact_entries(live)}
         previews = {id: preview_text(entries[id].content, 160) for id in left_ids if id in entries}
-        more = {"verdicts": verdicts, "previews": previews}
-        return await off_loop(partial(_build_details, row, previous, entries, more), WORK_PER_ROW * 4)
+        extra_fields = {"verdicts": verdicts, "previews": previews}
+        return await off_loop(partial(_build_details, row, previous, entries, extra_fields), WORK_PER_ROW * 4)
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that have not expired, newest first, and delete the expired ones."""
         storage = self._storage
-        if not await self._known() or not isinstance(storage, HasRecords):
+        if not await self._has_log() or not isinstance(storage, HasRecords):
             return []
         await self.idle()
         now = to_microseconds(datetime.now(UTC))
-        found: dict[str, _Row] = {}
+        rows_by_id: dict[str, _Row] = {}
         for name in self._names():
             record = await storage.record(self._context, name)
             if record is None:
                 continue
             rows = record.data.get("rows", ())
             unexpired = self._unexpired(rows, now)
-            found.update({row[0]: _Row(*row) for row in unexpired})
+            rows_by_id.update({row[0]: _Row(*row) for row in unexpired})
             if len(unexpired) < len(rows):
                 data = {**record.data, "rows": unexpired}
                 with suppress(ConflictError, StorageReadOnlyError):
                     await storage.put_record(self._context, name, data, rev=record.rev)
-        return sorted(found.values(), key=lambda row: (row.at, row.id), reverse=True)
+        return sorted(rows_by_id.values(), key=lambda row: (row.at, row.id), reverse=True)
 
 
 # ── manifests of requests without one ───────────────────────────────────────────────────────────────────────────────
@@ -400,8 +406,8 @@ def _pack_row(kind: KindOf, manifest: Manifest, request: str, at: int, head: Hea
     if len(outline) > ROW_BYTES:
         manifest = drop_own_words(manifest)
         outline = _pack_manifest(replace(manifest, candidates=()))
-    best_first = sorted(manifest.candidates, key=lambda one: (not one.included, -one.score))
-    rejected = sum([not one.included for one in best_first])
+    best_first = sorted(manifest.candidates, key=lambda verdict: (not verdict.included, -verdict.score))
+    rejected = sum([not verdict.included for verdict in best_first])
     empty = Manifest(codec=manifest.codec, model=manifest.model, tokens=0, upper_bound=0)
     while True:
         candidates = _pack_manifest(replace(empty, candidates=tuple(best_first)))
@@ -454,7 +460,7 @@ def _summarize_row(row: _Row, previous_row: _Row | None) -> dict[str, Any]:
         "tokens": manifest.tokens,
         "upper_bound": manifest.upper_bound,
         "messages": len(manifest.messages),
-        "left_out": row.rejected + sum([len(left.ids) for left in manifest.left if left.gone]),
+        "left_out": row.rejected + sum([len(omission.ids) for omission in manifest.left if omission.gone]),
         "use": _use_of_manifest(manifest),
         "cache": cache,
         "paid": round(manifest.tokens if cache is None else cache.paid()),
@@ -494,46 +500,46 @@ def _use_of_manifest(manifest: Manifest) -> Use:
 
 
 def _build_details(
-    row: _Row, previous_row: _Row | None, entries: Mapping[str, Entry], more: Mapping[str, Any]
+    row: _Row, previous_row: _Row | None, entries: Mapping[str, Entry], extra_fields: Mapping[str, Any]
 ) -> RenderDetails:
     manifest = _unpack_manifest(row.outline)
     messages = manifest.messages
     previous = () if previous_row is None else _unpack_manifest(previous_row.outline).messages
-    shared = count_shared_messages(previous, messages)
+    shared_count = count_shared_messages(previous, messages)
     previous_hashes = {sent.hash for sent in previous}
     hashes = {sent.hash for sent in messages}
     blocks: list[RenderBlock] = []
-    for place, sent in enumerate(messages):
+    for index, sent in enumerate(messages):
         change = "same"
-        if place >= shared:
+        if index >= shared_count:
             change = "moved" if sent.hash in previous_hashes else "added"
-        blocks.append(_build_block(sent, place, change, entries))
-    removed: list[RenderBlock] = []
-    for place, sent in enumerate(previous):
+        blocks.append(_build_block(sent, index, change, entries))
+    removed_blocks: list[RenderBlock] = []
+    for index, sent in enumerate(previous):
         if sent.hash not in hashes:
-            removed.append(_build_block(sent, place, "removed", entries))
+            removed_blocks.append(_build_block(sent, index, "removed", entries))
     payload: dict[str, Json] | None = None
     note = f"of {row.kind} only what it showed is kept; the request was written elsewhere"
     if row.kind == "prompt":
         payload, note = rebuild_request(manifest, entries)
     return RenderDetails(
         **_summarize_row(row, previous_row),
-        **more,
+        **extra_fields,
         payload=payload,
         payload_note=note,
         blocks=blocks,
-        removed=removed,
+        removed=removed_blocks,
         steps=[step._asdict() for step in manifest.steps],
-        redactions={redacted.entry: dict(redacted.kinds) for redacted in manifest.redactions},
+        redactions={redaction.entry: dict(redaction.kinds) for redaction in manifest.redactions},
     )
 
 
-def _build_block(sent: Sent, place: int, change: str, entries: Mapping[str, Entry]) -> RenderBlock:
+def _build_block(sent: Sent, index: int, change: str, entries: Mapping[str, Entry]) -> RenderBlock:
     text: str | None = None
     with suppress(KeyError, IndexError, AttributeError):  # the log no longer has all of it
         text = "\n".join([_text_of_part(part, entries) for part in sent.parts]).strip()
     return RenderBlock(
-        place=place,
+        place=index,
         role=sent.role,
         part=_part_of_sent(sent),
         path=sent.path,

@@ -24,13 +24,13 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
     `ExpiredError` those that retention has deleted. `ValidationError` is raised for another codec or model than the
     manifest names, and when this release or this store would make another payload.
     """
-    for field, made, given in (
+    for field, expected, actual in (
         ("codec", manifest.codec, codec.name),
         ("model", manifest.model, codec.model),
     ):
-        if made != given:
+        if expected != actual:
             raise ValidationError(
-                f"is {given!r}, the prompt was rendered for {made!r}",
+                f"is {actual!r}, the prompt was rendered for {expected!r}",
                 field=field,
                 options=(f"replay it with the codec {manifest.codec!r} and the model {manifest.model!r}",),
             )
@@ -48,10 +48,10 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
 
 async def replay_messages(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMessage, ...]:
     """Return the messages of a prompt as they were given to its codec; the same errors as `replay`."""
-    found = await _load_entries(storage, manifest.entries)
-    modes = {one.entry: one.mode for one in manifest.redactions}
+    entries = await _load_entries(storage, manifest.entries)
+    modes = {redacted.entry: redacted.mode for redacted in manifest.redactions}
     return revive_messages(
-        manifest, {id: _redact_as_rendered(entry, modes.get(id)) for id, entry in found.items()}
+        manifest, {id: _redact_as_rendered(entry, modes.get(id)) for id, entry in entries.items()}
     )
 
 
@@ -66,7 +66,7 @@ def _redact_as_rendered(entry: Entry, mode: Privacy | None) -> Entry:
 
 async def _load_entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:
     """Return entries by id; `GoneError` or `ExpiredError` if the content of one is not there any more."""
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]
         for id, entry in zip(batch, await storage.get(batch), strict=True):
@@ -78,5 +78,5 @@ async def _load_entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str
             if entry.state is not State.LIVE:
                 kind = ExpiredError if entry.state is State.EXPIRED else GoneError
                 raise kind(f"the prompt shows {id!r} (v{entry.version}), which is {entry.state.value}")
-            found[id] = entry
-    return found
+            entries[id] = entry
+    return entries

@@ -1,4 +1,4 @@
-"""Resolving: the steps of a prompt as a tree of messages, once sessions are read and plugins are asked."""
+"""Resolving: turn the steps of a prompt into a tree of messages, by reading sessions and calling plugins."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from acms.prompt import steps as content
 from acms.prompt.fit_state import smallest_limit
 from acms.prompt.manifest import Read
 from acms.prompt.steps import (
-    Fixed,
+    FixedNode,
     Hint,
     Log,
-    Plugged,
+    PluginStep,
     Readable,
-    Recalling,
-    Shrinking,
+    RecallStep,
+    ShrinkingContent,
     Step,
     SummarisedContent,
     WrittenMessage,
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from acms.prompt.summaries import SummaryRun
 
 JOINING_TOKENS = 8
-"""Tokens that a joined text may have more than its parts."""
+"""Tokens that a joined text may have more than the sum of its parts: counts of tokens are not additive."""
 MARGIN = 1.25
-"""How much more of a log is read than a budget holds by the session's own count."""
+"""Factor of the budget with which a log is read, since the session may count more tokens than the codec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class LogRead:
     """The entries read from a log for a prompt."""
 
     view: Readable
-    gathered: LogSpan
+    span: LogSpan
     #: Whether it contains all active entries.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
@@ -82,7 +82,7 @@ class LogRead:
     @property
     def ids(self) -> list[str]:
         """Ids of the entries that were read."""
-        return [entry.id for unit in self.gathered.units for entry in unit.entries]
+        return [entry.id for unit in self.span.units for entry in unit.entries]
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Resolved:
 
     tree: Scope
     #: Recalls to be made, by the path of their scope.
-    recalls: dict[str, Recalling] = field(default_factory=dict)
+    recalls: dict[str, RecallStep] = field(default_factory=dict)
     #: Cache hints, each with how many scopes of the tree are before it.
     hints: list[tuple[Hint, int]] = field(default_factory=list)
     #: Logs that were read.
@@ -99,39 +99,41 @@ class Resolved:
     #: Summaries that may replace a part of the content, by name.
     summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
-    def shows(self, view: Readable, seen: set[str]) -> bool:
-        """Return whether a log was read whole, and all its entries are among those that are shown (`seen`)."""
+    def shows(self, view: Readable, shown_ids: set[str]) -> bool:
+        """Return whether a log was read whole, and all its entries are among those that are shown (`shown_ids`)."""
         return any(
             log.complete
             and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
-            and seen.issuperset(log.ids)
+            and shown_ids.issuperset(log.ids)
             for log in self.logs
         )
 
 
 class ContentBudget(NamedTuple):
-    """The size limits of a content."""
+    """The limits that the steps around a content set for it, so that no more of a log is read than can be shown."""
 
     #: Raw tokens; None without a limit.
     tokens: int | None = None
-    #: Whether something shrinks when it is too large. Required content is read whole: an error reports its size.
+    #: Whether a step around it shrinks. Required content is read whole, since the error must report its size.
     shrinks: bool = False
     #: Messages; None without a limit.
     newest: int | None = None
-    #: Share of it that a start gives up when it moves.
+    #: Share of the budget that is freed when the start of a window moves.
     slack: float = 0.0
     #: Whether its beginning stays when it is cut, so that of two messages the later one may not be shown.
-    begins: bool = False
+    keeps_beginning: bool = False
 
 
 class Resolver:
     """Reads the data that the steps of one render need; every render has its own."""
 
-    def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
+    def __init__(
+        self, request: Request, limit: int | None, read_content: Callable[[object], Sequence[Step]]
+    ) -> None:
         self._request = request
         self._codec = request.codec
         self._limit = limit
-        self._read = read
+        self._read_plugin_content = read_content
         self._resolved = Resolved(Scope(id="prompt"))
 
     async def resolve(self, steps: Sequence[Step]) -> Resolved:
@@ -161,25 +163,25 @@ class Resolver:
         self, steps: Sequence[Step], names: Sequence[str], path: str, budget: ContentBudget
     ) -> Sequence[tuple[Node, ...]]:
         """Return the nodes of each step; all asynchronous reads run concurrently."""
-        named = zip(steps, names, strict=True)
+        named_steps = zip(steps, names, strict=True)
         return await asyncio.gather(
-            *(self._read_step(step, name, f"{path}/{name}", budget) for step, name in named)
+            *(self._read_step(step, name, f"{path}/{name}", budget) for step, name in named_steps)
         )
 
     async def _read_step(self, step: Step, name: str, path: str, budget: ContentBudget) -> tuple[Node, ...]:
-        """Return the nodes of a step; `path` is that of its scope. A recall gets an empty scope, to be filled later."""
+        """Return the nodes of a step; `path` is that of its scope. The scope of a recall is empty, and filled later."""
         match step:
             case WrittenMessage(message):
                 return (MessageGroup((message,)),)
-            case Fixed(node):
+            case FixedNode(node):
                 return (node,)
             case Log():
                 return tuple(await self._read_log(step, budget))
-            case Shrinking():
+            case ShrinkingContent():
                 return (await self._build_shrinking_scope(step, name, path, budget),)
-            case Plugged():
+            case PluginStep():
                 return (await self._call_plugin(step, name, path, budget),)
-            case Recalling():
+            case RecallStep():
                 if step.tokens is None:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._resolved.recalls[path] = step
@@ -189,21 +191,21 @@ class Resolver:
             case Hint():
                 return ()
 
-    async def _call_plugin(self, step: Plugged, name: str, path: str, budget: ContentBudget) -> Scope:
+    async def _call_plugin(self, step: PluginStep, name: str, path: str, budget: ContentBudget) -> Scope:
         """Ask a plugin for its content and read it as a scope; `path` names the plugins that led to it."""
         if path.count("/") > content.DEPTH:
             raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
         awaitable = step.plugin.render(self._request)
         if not isawaitable(awaitable):
             raise ValidationError(f"{name!r} must have an async method render", field="plugin")
-        steps = self._read(await awaitable)
+        steps = self._read_plugin_content(await awaitable)
         first = steps[0] if len(steps) == 1 else None
-        if isinstance(first, Fixed) and isinstance(first.node, Scope):
-            return first.node
+        if isinstance(first, FixedNode) and isinstance(first.node, Scope):
+            return first.node  # a single scope keeps its own name, priority and strategy
         return Scope(id=name, children=await self._read_content(steps, path, budget))
 
     async def _build_shrinking_scope(
-        self, step: Shrinking, name: str, path: str, budget: ContentBudget
+        self, step: ShrinkingContent, name: str, path: str, budget: ContentBudget
     ) -> Scope:
         """Read a content that shrinks, no more of it than its limits can show, and return it as a scope."""
         strategy, ceiling = step.strategy, step.ceiling
@@ -218,7 +220,7 @@ class Resolver:
             shrinks=budget.shrinks or strategy is not None,
             newest=smallest_limit(budget.newest, step.newest),
             slack=strategy.slack if isinstance(strategy, Window) else budget.slack,
-            begins=budget.begins or keeps_start,
+            keeps_beginning=budget.keeps_beginning or keeps_start,
         )
         nodes = await self._read_content(step.steps, path, inner)
         if isinstance(strategy, Window):
@@ -239,10 +241,10 @@ class Resolver:
             floor=step.floor if ceiling is None else min(step.floor, ceiling),
         )
 
-    def _window_length(self, step: Shrinking) -> int:
+    def _window_length(self, step: ShrinkingContent) -> int:
         """Return the tokens of the log between two moves of a window, as measured when its sessions were read."""
         sessions = [inner.session for inner in step.steps if isinstance(inner, Log)]
-        lengths = [log.gathered.length for log in self._resolved.logs if log.view in sessions]
+        lengths = [log.span.window_length for log in self._resolved.logs if log.view in sessions]
         return max(lengths, default=0)
 
     async def _build_summarised_scope(
@@ -258,12 +260,12 @@ class Resolver:
             step.id, self._codec.counter, tokens=step.tokens, role=step.role, path=path
         )
         self._resolved.summary_runs[step.id] = run
-        only = step.steps[0] if len(step.steps) == 1 else None
-        if isinstance(only, Log):
-            loaded, gathered = await run.of_log(only.session, room=room)
-            summary = "" if gathered.whole else step.id
-            first = next((group.first for group in loaded.groups if group.first), gathered.version + 1)
-            await self._add_log(gathered, only.session, gathered.whole, first=first, summary=summary)
+        only_step = step.steps[0] if len(step.steps) == 1 else None
+        if isinstance(only_step, Log):
+            loaded, span = await run.of_log(only_step.session, room=room)
+            summary = "" if span.whole else step.id
+            first = next((group.first for group in loaded.groups if group.first), span.version + 1)
+            await self._add_log(span, only_step.session, span.whole, first=first, summary=summary)
         else:
             nodes = await self._read_content(step.steps, path, ContentBudget())
             loaded = await run.load(join_answers(content.flatten_nodes(nodes)))
@@ -276,30 +278,30 @@ class Resolver:
         )
 
     async def _read_log(self, step: Log, budget: ContentBudget) -> list[MessageGroup]:
-        """Read the part of a log that could be shown, and everything that is required."""
+        """Return the part of a log that could be shown as groups, with active summaries of what is older."""
         session: Readable = step.session
         count = step.newest if budget.newest is None else budget.newest
         limit = budget.tokens if budget.shrinks and count is None else None
-        gathered = await self._gather(session, limit, count, budget)
-        units = gathered.units
-        if limit is not None:
-            older = content.find_older_summaries(units, gathered.replacements)
+        span = await self._gather(session, limit, count, budget)
+        units = span.units
+        if limit is not None:  # only the end of the log was read: add the summaries of what is older
+            older_units = content.find_older_summaries(units, span.replacements)
             units = [
-                *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older),
+                *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older_units),
                 *units,
             ]
-        sealed = None
+        sealed_summary = None
         if count is None:
-            sealed = content.find_sealed_compaction(session, gathered.replacements, self._codec.vendors)
-        if sealed is not None:
-            units = content.substitute_summary(units, sealed)
-        gathered = replace(gathered, units=units)
-        groups = self._build_groups(gathered, session, budget)
+            sealed_summary = content.find_sealed_compaction(session, span.replacements, self._codec.vendors)
+        if sealed_summary is not None:
+            units = content.substitute_summary(units, sealed_summary)
+        span = replace(span, units=units)
+        groups = self._build_groups(span, session, budget)
         if step.first:
-            groups = await self._with_first(step, gathered, groups, budget)
+            groups = await self._with_first(step, span, groups, budget)
         messages = sum([len(unit.entries) for unit in units])
         shows_all = count is None or messages <= count
-        await self._add_log(gathered, session, gathered.whole and sealed is None and shows_all)
+        await self._add_log(span, session, span.whole and sealed_summary is None and shows_all)
         return groups
 
     async def _gather(
@@ -311,91 +313,92 @@ class Resolver:
         """
         scale = (budget.tokens or 0) if budget.shrinks else 0
         counts_alike = session.counter.name == self._codec.counter.name
-        wanted = None if limit is None else int(limit * MARGIN)
+        read_budget = None if limit is None else int(limit * MARGIN)
         while True:
-            gathered = await session.said(budget=wanted, messages=count, scale=scale, slack=budget.slack)
-            if wanted is None or limit is None or gathered.whole or counts_alike:
-                return gathered
-            groups = self._build_groups(gathered, session, budget)
+            span = await session.said(budget=read_budget, messages=count, scale=scale, slack=budget.slack)
+            if read_budget is None or limit is None or span.whole or counts_alike:
+                return span
+            groups = self._build_groups(span, session, budget)
             if sum([self._codec.cost(message) for group in groups for message in group.messages]) > limit:
-                return gathered
-            wanted *= 2
+                return span
+            read_budget *= 2
 
     async def _with_first(
-        self, step: Log, gathered: LogSpan, groups: Sequence[MessageGroup], budget: ContentBudget
+        self, step: Log, span: LogSpan, groups: Sequence[MessageGroup], budget: ContentBudget
     ) -> list[MessageGroup]:
         """Return the groups of a log with those that `step.first` names in front, where they are never left out."""
         session = step.session
         rows = [row for row in await session.storage.get(step.first) if row is not None]
         units = [EntryGroup((entry,)) for entry in session.redactor.redact_entries(rows)]
-        front = self._build_groups(replace(gathered, units=units), session, budget)
-        rest = [group for group in groups if not set(step.first).intersection(group.messages[0].sources)]
-        return [*(group._replace(mandatory=True) for group in front), *rest]
+        front = self._build_groups(replace(span, units=units), session, budget)
+        other_groups = [
+            group for group in groups if not set(step.first).intersection(group.messages[0].sources)
+        ]
+        return [*(group._replace(mandatory=True) for group in front), *other_groups]
 
-    def _build_groups(
-        self, gathered: LogSpan, session: Readable, budget: ContentBudget
-    ) -> list[MessageGroup]:
+    def _build_groups(self, span: LogSpan, session: Readable, budget: ContentBudget) -> list[MessageGroup]:
         """Return the units of a log as groups, with labels on those that may be outdated."""
-        units = gathered.units
-        # Where the beginning stays, only the last unit counts as recent: those before it may be shown without it.
-        newest, older = units, units[:0]
-        if budget.begins:
-            newest, older = units[-1:], units[:-1]
-        labels = gathered.labels.by_id(newest, older)
+        units = span.units
+        # A recent unit gets no label for what a later unit says. If the beginning of the content is kept, units may be
+        # shown without the later ones, so only the last unit counts as recent.
+        recent_units, older_units = units, units[:0]
+        if budget.keeps_beginning:
+            recent_units, older_units = units[-1:], units[:-1]
+        labels = span.labels.by_id(recent_units, older_units)
         return content.build_groups(units, session.counter.name, self._codec.vendors, labels)
 
     def _find_summaries(self) -> set[str]:
         """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
         ids: set[str] = set()
         for log in self._resolved.logs:
-            ids |= log.gathered.stays
-            for unit in log.gathered.units:
+            ids |= log.span.kept_ids
+            for unit in log.span.units:
                 ids.update(entry.id for entry in unit.entries if entry.kind is Kind.SUMMARY)
         return ids
 
     async def _add_log(
-        self, gathered: LogSpan, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
+        self, span: LogSpan, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
     ) -> None:
         """Note that a log was read, from version `first` on, for the manifest and the other steps."""
         lineage: tuple[tuple[str, int], ...] = ()
-        if gathered.context:
-            lineage = (await view.storage.context(gathered.context)).lineage
-        versions = [entry.version for unit in gathered.units for entry in unit.entries]
+        if span.context:
+            lineage = (await view.storage.context(span.context)).lineage
+        versions = [entry.version for unit in span.units for entry in unit.entries]
         first = first or min(versions, default=0)
-        self._resolved.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
+        self._resolved.logs.append(LogRead(view, span, complete, lineage, first, summary))
 
 
 def _rename_duplicate_scopes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return nodes of which no two scopes have the same id."""
     ids = {node.id for node in nodes if isinstance(node, Scope)}
-    seen: set[str] = set()
-    renamed: list[Node] = []
+    seen_ids: set[str] = set()
+    renamed_nodes: list[Node] = []
     for node in nodes:
         if isinstance(node, Scope):
             id, number = node.id, 1
-            while id in seen or (number > 1 and id in ids):
+            while id in seen_ids or (number > 1 and id in ids):
                 number += 1
                 id = f"{node.id}-{number}"
-            seen.add(id)
+            seen_ids.add(id)
             node = node if id == node.id else replace(node, id=id)
-        renamed.append(node)
-    return tuple(renamed)
+        renamed_nodes.append(node)
+    return tuple(renamed_nodes)
 
 
-def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
+def tokens_for_recall(step: RecallStep, codec: Codec, max_tokens: int | None = None) -> tuple[int, int]:
     """Return the tokens that recalled text may fill, and those of the message around it.
 
-    `left` are the tokens that both may have together; None is no limit.
+    `max_tokens` are the tokens that both may have together; None is no limit.
     """
     frame = codec.cost(excerpts.write_frame(codec)) + JOINING_TOKENS
     tokens = step.tokens or 0
-    if left is not None:
-        tokens = max(0, min(tokens, left - frame))
+    if max_tokens is not None:
+        tokens = max(0, min(tokens, max_tokens - frame))
     return tokens, frame
 
 
 def build_recall_scope(
-    step: Recalling, name: str, tokens: int, block: ComposedMessage | None = None
+    step: RecallStep, name: str, tokens: int, block: ComposedMessage | None = None
 ) -> Scope:
     """Return the scope of a recall with the block of its pieces, or an empty one before the recall is made.
 
@@ -411,16 +414,16 @@ def build_recall_scope(
 
 
 def lay_out_messages(placed: Sequence[PlacedMessage]) -> tuple[PlacedMessage, ...]:
-    """Return messages with the moving ones before the newest user message, each kind in its order.
+    """Return messages with the moving ones (recalled content) before the newest user message.
 
     So an answer in progress stays last, and the model's actions in a turn stay after the question. Without a user
-    message they go last. The messages of one group are never separated.
+    message the moving ones go last. The order is kept otherwise, and the messages of one group are not separated.
     """
-    stable = [one for one in placed if not one.moves]
-    moving = [one for one in placed if one.moves]
+    stable = [placement for placement in placed if not placement.moves]
+    moving = [placement for placement in placed if placement.moves]
     if not moving:
         return tuple(placed)
-    questions = [index for index, one in enumerate(stable) if one.message.role is Role.USER]
+    questions = [index for index, placement in enumerate(stable) if placement.message.role is Role.USER]
     end = questions[-1] if questions else len(stable)
     while 0 < end < len(stable) and stable[end - 1].group == stable[end].group:
         end -= 1
@@ -443,20 +446,20 @@ def cache_marks(
             messages += 1
         if messages or tools:
             marks.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
-    stable_end = next((index for index, one in enumerate(placed) if one.moves), len(placed))
+    stable_end = next((index for index, placement in enumerate(placed) if placement.moves), len(placed))
     # Only messages of a log have a first version.
-    if marks and any(one.first for one in placed[marks[-1].messages : stable_end]):
+    if marks and any(placement.first for placement in placed[marks[-1].messages : stable_end]):
         marks.append(CacheMark(messages=stable_end))
     return tuple(marks)
 
 
 def unused_hints(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
-    """Return a warning for each cache hint before which nothing is left."""
-    known = {mark.id for mark in marks}
+    """Return a warning for each cache hint before which no message is shown."""
+    marked_ids = {mark.id for mark in marks}
     return [
         f"the cache hint {hint.id!r} marks nothing: all before it was left out"
         for hint, _ in resolved.hints
-        if hint.id not in known
+        if hint.id not in marked_ids
     ]
 
 
@@ -464,11 +467,11 @@ def list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Rea
     """Return each log that was read or recalled from, with the first and the last version that was read."""
     reads: dict[tuple[str, int], Read] = {}
     for log in resolved.logs:
-        gathered = log.gathered
-        if gathered.context:
-            first = 0 if gathered.whole else log.first
-            read = Read(gathered.context, gathered.version, first, log.lineage, log.summary)
-            reads[gathered.context, gathered.version] = read
+        span = log.span
+        if span.context:
+            first = 0 if span.whole else log.first
+            read = Read(span.context, span.version, first, log.lineage, log.summary)
+            reads[span.context, span.version] = read
     for items in recalls:
         if items.context:
             reads.setdefault((items.context, items.version), Read(items.context, items.version))

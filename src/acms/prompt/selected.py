@@ -68,25 +68,31 @@ class SelectedLog:
         """Return the id of its log; None while nothing was written."""
         return await self._session.context_id()
 
-    async def said(self, *, budget: int | None = None, **how: Any) -> LogSpan:
-        """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget."""
-        more = 0
-        while True:
-            asked = None if budget is None else budget + more
-            found = await self._session.said(budget=asked, **how)
-            units = [unit for unit in found.units if self._shows(unit)]
-            hidden = [unit for unit in found.units if not self._shows(unit)]
-            lost = sum(entry.tokens for unit in hidden for entry in unit.entries)
-            if asked is None or found.whole or lost <= more:
-                return replace(found, units=units)
-            more = lost
+    async def said(self, *, budget: int | None = None, **options: Any) -> LogSpan:
+        """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget.
 
-    async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
+        The session is read again with a budget that is larger by the tokens of the entries that were hidden, until no
+        more are.
+        """
+        hidden_tokens = 0
+        while True:
+            read_budget = None if budget is None else budget + hidden_tokens
+            span = await self._session.said(budget=read_budget, **options)
+            units = [unit for unit in span.units if self._shows(unit)]
+            hidden = [unit for unit in span.units if not self._shows(unit)]
+            newly_hidden_tokens = sum(entry.tokens for unit in hidden for entry in unit.entries)
+            if read_budget is None or span.whole or newly_hidden_tokens <= hidden_tokens:
+                return replace(span, units=units)
+            hidden_tokens = newly_hidden_tokens
+
+    async def recall_for_prompt(
+        self, query: str, *, exclude: Iterable[str] = (), **options: Any
+    ) -> ContextItems:
         """Return the recalled items that a prompt shows with its history."""
-        return await self._session.recall_for_prompt(query, exclude=exclude, **how)
+        return await self._session.recall_for_prompt(query, exclude=exclude, **options)
 
 
 def show_only(session: Readable, ids: Iterable[str]) -> SelectedLog:
     """Return a session of which only some entries are shown; a tool call with its results if one of them is."""
-    shown = frozenset(ids)
-    return SelectedLog(session, lambda unit: any(entry.id in shown for entry in unit.entries))
+    shown_ids = frozenset(ids)
+    return SelectedLog(session, lambda unit: any(entry.id in shown_ids for entry in unit.entries))

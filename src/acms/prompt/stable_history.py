@@ -25,47 +25,41 @@ from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
 from acms.prompt.placed_history import HistoryRead, PlacedHistory, label_in_front
 from acms.prompt.resolve import MARGIN, LogRead
-from acms.prompt.steps import Readable, Recalling
+from acms.prompt.steps import Readable, RecallStep
 from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.recall.pipeline import LogSpan, load_instructions
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItem, ContextItems
 
-NEWEST = 0.15
+NEWEST_SHARE = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
-
-LEAST_FILLED = 0.4
+MIN_FILLED_SHARE = 0.4
 """Least share of the budget that a window begins with: tokens a recall does not need show more of the history."""
-
-LAST_EXCHANGE = 0.4
+LAST_EXCHANGE_SHARE = 0.4
 """Share that the last exchange may take of the tokens beside the newest question, which often refers to it."""
-
-CUT_EXCHANGE = 0.5
-"""Share up to which a window is filled with what has to be cut of the last exchange; the rest is for the next turns."""
-
-EARLIER_CALLS = 0.1
+CUT_EXCHANGE_SHARE = 0.5
+"""Share of the budget filled, at most, by showing more of the last exchange, cut; the rest is for the next turns."""
+EARLIER_CALLS_SHARE = 0.1
 """Share of the budget for the calls of a long turn that are not shown: a line for each."""
-
-INSTRUCTIONS = 0.9
+INSTRUCTIONS_SHARE = 0.9
 """Share of the budget that the system messages of a log may take: the newest message needs the rest."""
-
-MOST_RECALLED = 6_000
+MAX_RECALL_TOKENS = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 
 
 @dataclass(kw_only=True, eq=False)
 class StableHistory:
-    """The history and the recall of one render."""
+    """The history and recalled passages of one render: `place` chooses them, `commit` stores their positions."""
 
     session: Readable
-    recall: Recalling | None
+    recall: RecallStep | None
     codec: Codec
     #: Raw tokens for history and recall together.
     budget: int
     #: Tokens of a condensed tool output.
     condensed_tokens: int
-    #: Whether the caller wrote a message of the user behind the history.
+    #: Whether the caller put a user message behind the history: the question then is that one, not one of the log.
     question_follows: bool
     #: Whether the model may call tools.
     has_tools: bool
@@ -89,7 +83,7 @@ class StableHistory:
     _previous: CacheWindow | None = field(default=None, init=False)
     _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
     _warnings: list[str] = field(default_factory=list, init=False)
-    #: Whether a window must begin, since the stored one did not fit, and whether one began.
+    #: Whether a new window must begin because the stored one did not fit, and whether one began in this render.
     _must_begin: bool = field(default=False, init=False)
     _began: bool = field(default=False, init=False)
 
@@ -111,13 +105,13 @@ class StableHistory:
         )
 
     async def _load_window(self, context: Context) -> CacheWindow | None:
-        """Return the stored window of this log, or of the one it was forked from, if it can go on."""
+        """Return the stored window of this log or of the nearest ancestor, or None if what it shows has changed."""
         storage = self.session.storage
         if not self._is_stored or not isinstance(storage, HasRecords):
             return None
         self._record = WindowRecord(storage, self.record_name, self.prompt_budget)
         window = await self._record.load(context)
-        self._previous = self._record.own
+        self._previous = self._record.own_window
         if window is None:
             return None
         entries = await load_window_entries(self.session, window, context)
@@ -129,28 +123,28 @@ class StableHistory:
     async def commit(self, placed: PlacedHistory, fitted: FittedPrompt, path: str, request_hash: str) -> bool:
         """Store the positions; return False if the history must be placed again.
 
-        That is if another process stored other positions meanwhile, and if a continued window was cut after all.
-        `request_hash` is "" if the provider does not bind reasoning to a request. A store that cannot be written costs
-        the next request its cache, not this one.
+        It must if another process stored other positions meanwhile, or if the fit left out entries of a continued
+        window. `request_hash` is "" if the provider does not bind reasoning to a request. A store that cannot be
+        written costs the next request its cache, not this one.
         """
         window = placed.window
         if window is None or self._context is None or self._record is None:
             return True
-        lost = cache_window.list_lost_entries(fitted, path)
-        if lost and not self._began:
+        lost_ids = cache_window.list_lost_entries(fitted, path)
+        if lost_ids and not self._began:
             self._must_begin = True
             return False
-        if lost:
-            window = cache_window.drop_lost_entries(window, placed.nodes, lost)
-        if request_hash and request_hash not in window.sent:
+        if lost_ids:
+            window = cache_window.drop_lost_entries(window, placed.nodes, lost_ids)
+        if request_hash and request_hash not in window.request_hashes:
             # The hashes of 400 requests are enough for any turn, and small in the record.
-            window = window._replace(sent=(*window.sent, request_hash)[-400:])
+            window = window._replace(request_hashes=(*window.request_hashes, request_hash)[-400:])
         if window == self._previous:
             return True
-        stored = await self._record.store(self._context.id, window, replaces=self._began)
-        if not stored:
+        is_stored = await self._record.store(self._context.id, window, replaces=self._began)
+        if not is_stored:
             self._items_by_tokens.clear()  # the log may have grown, too
-        return stored
+        return is_stored
 
     # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,11 +159,11 @@ class StableHistory:
         self._began = False
         previous_groups: Sequence[MessageGroup] = ()
         if window is not None and not self._must_begin:
-            read = await self._read_window(window)
-            placed = await self._continue(window, read)
+            history = await self._read_window(window)
+            placed = await self._continue(window, history)
             if placed is not None and self._shows_enough(placed, window):
                 return placed
-            previous_groups = cache_window.strip_old_reasoning(read.groups, window.began)
+            previous_groups = cache_window.strip_old_reasoning(history.groups, window.began_at)
         self._began = True
         return await self._begin(previous_groups)
 
@@ -180,43 +174,46 @@ class StableHistory:
             pieces = await self._find_answers(self.budget, {}, take_all=True)
         return PlacedHistory((self._write_block(pieces),) if pieces else (), None, None)
 
-    async def _continue(self, window: CacheWindow, read: HistoryRead) -> PlacedHistory | None:
+    async def _continue(self, window: CacheWindow, history: HistoryRead) -> PlacedHistory | None:
         """Add the content of the newest turn after the content already shown; None if it does not fit."""
-        if not self._has_same_labels(window, read):
+        if not self._has_same_labels(window, history):
             return None
-        cut = self._cut_new_outputs(window, read, cache_window.strip_old_reasoning(read.groups, window.began))
-        if cut is None:
+        whole_groups = cache_window.strip_old_reasoning(history.groups, window.began_at)
+        cut_result = self._cut_new_outputs(window, history, whole_groups)
+        if cut_result is None:
             return None
-        groups, limits = cut
+        groups, limits = cut_result
         window = window._replace(outputs=tuple(sorted(limits.items())))
-        read = read._replace(groups=groups)
-        index = self._find_block_index(read.front, groups)
+        history = history._replace(groups=groups)
+        index = self._find_block_index(history.front, groups)
         query = None if self.recall is None else self.recall.query
         if query is not None and not cache_window.has_recalled(query, window, groups, index):
-            extended = await self._add_block(window, read, index)
-            if extended is None:
+            extended_window = await self._add_block(window, history, index)
+            if extended_window is None:
                 return None
-            window = extended
-        placed = self._lay_out(window, read)
+            window = extended_window
+        placed = self._lay_out(window, history)
         return placed if self._cost(placed.nodes) <= self.budget else None
 
-    async def _add_block(self, window: CacheWindow, read: HistoryRead, index: int) -> CacheWindow | None:
+    async def _add_block(self, window: CacheWindow, history: HistoryRead, index: int) -> CacheWindow | None:
         """Return a window with a block for the newest question; None if it does not fit."""
-        groups = read.groups
-        depth = self._recall_depth
-        places = [cache_window.index_after_version(groups, block.after) for block in window.blocks]
-        if index < len(groups) - 1 and index in places:
+        groups = history.groups
+        recall_budget = self._recall_budget
+        block_positions = [cache_window.index_after_version(groups, block.after) for block in window.blocks]
+        if index < len(groups) - 1 and index in block_positions:
             # Something else is asked in the middle of a turn: its block goes behind everything written so far.
             index = len(groups)
-            depth = min(depth, int(self._tokens_left(window, read) / 2))
-        if any(place >= index for place in places):  # nothing was written since: a request by itself
+            recall_budget = min(recall_budget, int(self._tokens_left(window, history) / 2))
+        if any(position >= index for position in block_positions):
+            # Nothing was written since the newest block, so this request asks something else of the same log. It is
+            # no next turn of the stored window, by whose turns `_reserve` must not judge it.
             self._previous = None
             return None
-        visible = cache_window.collect_visible_texts([*read.front, *groups], window.blocks, self.entries)
-        pieces = await self._find_answers(depth, visible)
-        if pieces and self._cost([self._write_block(pieces)]) > self._tokens_left(window, read):
+        visible = cache_window.collect_visible_texts([*history.front, *groups], window.blocks, self.entries)
+        pieces = await self._find_answers(recall_budget, visible)
+        if pieces and self._cost([self._write_block(pieces)]) > self._tokens_left(window, history):
             return None
-        return window._replace(blocks=(*window.blocks, self._build_block(read, index, pieces)))
+        return window._replace(blocks=(*window.blocks, self._build_block(history, index, pieces)))
 
     def _shows_enough(self, placed: PlacedHistory, window: CacheWindow) -> bool:
         """Return whether a window made for another budget shows as much as one that would begin now.
@@ -231,77 +228,82 @@ class StableHistory:
         if is_same_question and self._record.made_for < 0.8 * self._record.budget:
             return False  # its recall left out answers that the larger budget has tokens for
         cost = self._cost(placed.nodes)
-        hidden_tokens = window.start
+        hidden_tokens = window.start_tokens
         whole_history_fits = 0 < hidden_tokens <= self.budget - cost
-        return cost >= self.budget * LEAST_FILLED and not whole_history_fits
+        return cost >= self.budget * MIN_FILLED_SHARE and not whole_history_fits
 
-    def _tokens_left(self, window: CacheWindow, read: HistoryRead) -> int:
-        return self.budget - self._cost(self._lay_out(window, read).nodes)
+    def _tokens_left(self, window: CacheWindow, history: HistoryRead) -> int:
+        return self.budget - self._cost(self._lay_out(window, history).nodes)
 
     async def _begin(self, previous_groups: Sequence[MessageGroup]) -> PlacedHistory:
-        """Begin a window with the newest messages and a recall; `previous_groups` are those of the last window."""
-        read = await self._with_instructions(await self._read_newest())
-        whole_groups = cache_window.strip_old_reasoning(read.groups, read.gathered.version)
-        groups, limits = self._cut_outputs(read, whole_groups)
+        """Begin a window with the newest messages and a recall; `previous_groups` are those of the last window.
+
+        The newest turn comes first, then the recall; the tokens it leaves show older messages, or a line for each call.
+        """
+        history = await self._with_instructions(await self._read_newest())
+        whole_groups = cache_window.strip_old_reasoning(history.groups, history.span.version)
+        groups, limits = self._cut_outputs(history, whole_groups)
         costs = self._costs(groups)
-        start = min(self._choose_start(read, groups, costs), content.find_newest_non_system(groups))
-        with_question = self._move_question_to_front(read, start, costs, groups)
-        end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
+        start = min(self._choose_start(history, groups, costs), content.find_newest_non_system(groups))
+        with_question = self._move_question_to_front(history, start, costs, groups)
+        turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
-        most_for_calls = min(int(self.budget * EARLIER_CALLS), budget - sum(costs[start:]))
-        most_for_calls -= self.codec.cost(excerpts.write_frame(self.codec))
-        calls = excerpts.write_short_calls(whole_groups[end:start], self.codec.counter, most_for_calls)
+        calls_budget = min(int(self.budget * EARLIER_CALLS_SHARE), budget - sum(costs[start:]))
+        calls_budget -= self.codec.cost(excerpts.write_frame(self.codec))
+        counter = self.codec.counter
+        calls = excerpts.write_short_calls(whole_groups[turn_start:start], counter, calls_budget)
         budget -= self._cost([self._write_block(calls)] if calls else [])
         tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_groups, costs, previous_groups)
         reserve = self._reserve(groups, costs, tool_tokens, used_tool_tokens)
-        pieces, depth = tuple[Piece, ...](), 0
+        pieces, recall_budget = tuple[Piece, ...](), 0
         take_all = reserve is not None or tool_tokens > 0
         if self.recall is not None:
-            depth = left = budget - sum(costs[start:])
-            if start > 0 or not read.whole:
-                depth = self._first_depth(left, reserve, tool_tokens, used_tool_tokens)
-            shown = [*with_question.front, *groups[start:]]
-            visible = cache_window.collect_visible_texts(shown, (), self.entries)
-            pieces = await self._find_answers(depth, visible, take_all=take_all)
-        most = int(budget * LEAST_FILLED) if reserve is None else budget - reserve
+            recall_budget = free_tokens = budget - sum(costs[start:])
+            if start > 0 or not history.is_complete:
+                recall_budget = self._first_recall_budget(free_tokens, reserve, tool_tokens, used_tool_tokens)
+            shown_groups = [*with_question.front, *groups[start:]]
+            visible = cache_window.collect_visible_texts(shown_groups, (), self.entries)
+            pieces = await self._find_answers(recall_budget, visible, take_all=take_all)
+        fill_budget = int(budget * MIN_FILLED_SHARE) if reserve is None else budget - reserve
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
-            most = budget
-        start, pieces = self._extend_back(groups, costs, start, most, pieces)
-        if start > end:
-            read = with_question
+            fill_budget = budget
+        start, pieces = self._extend_back(groups, costs, start, fill_budget, pieces)
+        if start > turn_start:  # the turn is not shown whole: each earlier call of it gets one line
+            history = with_question
             recalled_ids = {id for piece in pieces for id in piece.sources}
-            calls = excerpts.write_short_calls(whole_groups[end:start], self.codec.counter, most_for_calls)
+            calls = excerpts.write_short_calls(whole_groups[turn_start:start], counter, calls_budget)
             pieces += tuple([call for call in calls if recalled_ids.isdisjoint(call.sources)])
         else:
-            left = max(most, int(budget * CUT_EXCHANGE)) - sum(costs[start:])
-            find = partial(self._find_answers, depth, take_all=take_all)
+            free_tokens = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE)) - sum(costs[start:])
+            find_answers = partial(self._find_answers, recall_budget, take_all=take_all)
             start, limits, pieces = await self._show_last_exchange(
-                whole_groups, end, costs, limits, start, left, pieces, find
+                whole_groups, turn_start, costs, limits, start, free_tokens, pieces, find_answers
             )
-        shown = self._cutter.cut(whole_groups[start:], limits, cache_window.question_of(read.front))
-        is_whole = start == 0 and read.whole
-        window = await self._new_window(read._replace(groups=shown), limits, pieces, is_whole=is_whole)
-        placed = self._lay_out(window, read._replace(groups=shown))
+        shown_groups = self._cutter.cut(whole_groups[start:], limits, cache_window.question_of(history.front))
+        history = history._replace(groups=shown_groups)
+        is_whole = start == 0 and history.is_complete
+        window = await self._new_window(history, limits, pieces, is_whole=is_whole)
+        placed = self._lay_out(window, history)
         return placed._replace(older=tuple(groups[:start]))
 
     async def _new_window(
-        self, read: HistoryRead, limits: Mapping[int, int], pieces: Sequence[Piece], *, is_whole: bool
+        self, history: HistoryRead, limits: Mapping[int, int], pieces: Sequence[Piece], *, is_whole: bool
     ) -> CacheWindow:
-        groups, gathered = read.groups, read.gathered
+        groups, span = history.groups, history.span
         blocks: tuple[Block, ...] = ()
         if self.recall is not None or pieces:
-            blocks = (self._build_block(read, self._find_block_index(read.front, groups), pieces),)
+            blocks = (self._build_block(history, self._find_block_index(history.front, groups), pieces),)
         starts_later = bool(groups) and not is_whole
         outputs = [(group.first, limits[group.first]) for group in groups if group.first in limits]
-        head = await self.session.storage.head(gathered.context)
+        head = await self.session.storage.head(span.context)
         return CacheWindow(
-            start=groups[0].before if starts_later else 0,
-            first=groups[0].first if starts_later else 0,
-            began=gathered.version,
+            start_tokens=groups[0].before if starts_later else 0,
+            first_version=groups[0].first if starts_later else 0,
+            began_at=span.version,
             generation=head.epoch,
-            lead=read.front_entries,
+            front_entries=history.front_entries,
             blocks=blocks,
-            labels=tuple(sorted(self._visible_labels(read).items())),
+            labels=tuple(sorted(history.collect_labels(self.entries).items())),
             outputs=tuple(sorted(outputs)),
         )
 
@@ -313,74 +315,74 @@ class StableHistory:
         return 0.5 if self.question_follows else 0.85
 
     def _cut_outputs(
-        self, read: HistoryRead, groups: Sequence[MessageGroup]
+        self, history: HistoryRead, groups: Sequence[MessageGroup]
     ) -> tuple[list[MessageGroup], dict[int, int]]:
         """Return the groups a window may begin with, and the most tokens for an output of each call.
 
         All are whole if the whole history fits. Otherwise the newest output may take its share of the tokens that the
         question leaves, the other outputs of the turn the rest of half of the budget; all others are condensed.
         """
-        budget = self.budget - self._cost(read.front)
-        condensed, limits = self._cutter.condense(groups, {})
-        if read.whole and self._cost(groups) <= budget:
+        budget = self.budget - self._cost(history.front)
+        condensed_groups, limits = self._cutter.condense(groups, {})
+        if history.is_complete and self._cost(groups) <= budget:
             limits = dict.fromkeys(limits, self.budget)
             return self._cutter.cut(groups, limits), limits
-        last = len(groups) - 1
+        last_index = len(groups) - 1
         turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
-        turn_start = min(turn_start, max(0, last))
-        turn_cost = self._cost(condensed[turn_start:])
-        for index in range(last, turn_start - 1, -1):
+        turn_start = min(turn_start, max(0, last_index))
+        turn_cost = self._cost(condensed_groups[turn_start:])
+        for index in range(last_index, turn_start - 1, -1):
             group = groups[index]
             if group.first not in limits:
                 continue
-            other_cost = turn_cost - self._cost([condensed[index]])
+            other_cost = turn_cost - self._cost([condensed_groups[index]])
             available = int(budget / 2) - other_cost
-            if index == last:
-                question_cost = self._cost([groups[turn_start]]) if turn_start < last else 0
+            if index == last_index:
+                question_cost = self._cost([groups[turn_start]]) if turn_start < last_index else 0
                 available = max(available, int((budget - question_cost) * self._newest_output_share))
             limits[group.first] = self._cutter.limit_within(group, available)
             turn_cost = other_cost + self._cost(self._cutter.cut([group], limits))
         return self._cutter.cut(groups, limits), limits
 
     def _cut_new_outputs(
-        self, window: CacheWindow, read: HistoryRead, groups: Sequence[MessageGroup]
+        self, window: CacheWindow, history: HistoryRead, groups: Sequence[MessageGroup]
     ) -> tuple[list[MessageGroup], dict[int, int]] | None:
-        """Return the same for a window that goes on: outputs already shown stay unchanged.
+        """Return the cut groups and the limits by call for a continued window: outputs shown before stay unchanged.
 
-        New outputs of the current turn are whole if they fit the remaining tokens; all of them if the whole history
-        fits. None if a new window would show more than twice as much of the newest output.
+        New outputs of the current turn are whole if they fit the remaining tokens; all new outputs are whole if the
+        whole history fits. None if a new window would show more than twice as much of the newest output.
         """
-        known = dict(window.outputs)
-        question = cache_window.question_of(read.front)
-        condensed, limits = self._cutter.condense(groups, known, question)
-        new = [
+        known_limits = dict(window.outputs)
+        question = cache_window.question_of(history.front)
+        condensed_groups, limits = self._cutter.condense(groups, known_limits, question)
+        new_indexes = [
             index
             for index, group in enumerate(groups)
-            if group.first in limits and group.first not in known and group.first > window.began
+            if group.first in limits and group.first not in known_limits and group.first > window.began_at
         ]
-        if not new:
-            return condensed, limits
-        if read.whole:
-            whole_limits = limits | {groups[index].first: self.budget for index in new}
-            whole = self._cutter.cut(groups, whole_limits, question)
-            if self._tokens_left(window, read._replace(groups=whole)) >= 0:
-                return whole, whole_limits
-        left = self._tokens_left(window, read._replace(groups=condensed))
-        turn_start = min(self._find_block_index(read.front, groups), len(groups) - 1)
-        least = self._newest_output_share / 2 * (self.budget - self._cost(read.front))
-        for index in reversed(new):
+        if not new_indexes:
+            return condensed_groups, limits
+        if history.is_complete:
+            whole_limits = limits | {groups[index].first: self.budget for index in new_indexes}
+            whole_groups = self._cutter.cut(groups, whole_limits, question)
+            if self._tokens_left(window, history._replace(groups=whole_groups)) >= 0:
+                return whole_groups, whole_limits
+        free_tokens = self._tokens_left(window, history._replace(groups=condensed_groups))
+        turn_start = min(self._find_block_index(history.front, groups), len(groups) - 1)
+        min_tokens = self._newest_output_share / 2 * (self.budget - self._cost(history.front))
+        for index in reversed(new_indexes):
             if index < turn_start:
                 break
             group = groups[index]
-            condensed_cost = self._cost([condensed[index]])
-            whole_fits = self._cost([group]) - condensed_cost <= left
-            growth = left if whole_fits else int(left * self._newest_output_share)
+            condensed_cost = self._cost([condensed_groups[index]])
+            whole_fits = self._cost([group]) - condensed_cost <= free_tokens
+            growth = free_tokens if whole_fits else int(free_tokens * self._newest_output_share)
             available = condensed_cost + growth
             limits[group.first] = self._cutter.limit_within(group, max(available, condensed_cost))
             is_cut = limits[group.first] < self.budget
-            if index == len(groups) - 1 and is_cut and available < least:
+            if index == len(groups) - 1 and is_cut and available < min_tokens:
                 return None
-            left -= self._cost(self._cutter.cut([group], limits)) - condensed_cost
+            free_tokens -= self._cost(self._cutter.cut([group], limits)) - condensed_cost
         return self._cutter.cut(groups, limits, question), limits
 
     # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,25 +396,30 @@ class StableHistory:
         question follows the log and no tool is offered, since it is answered at once. If the log ends with a question,
         tools may be offered beside the prompt. `costs` are those of the shown groups; the estimate uses whole ones.
         """
-        used = cache_window.call_tokens_by_turn(groups, costs)[-1]
+        used_tokens = cache_window.call_tokens_by_turn(groups, costs)[-1]
         turns = cache_window.call_tokens_by_turn(groups, self._costs(groups))
         previous_turns = cache_window.call_tokens_by_turn(previous_groups, self._costs(previous_groups))
         if self.question_follows and not self.has_tools:
             return 0, 0
         if self.question_follows:
-            used = 0
+            used_tokens = 0
         else:
             turns.pop()
-        return min(max([0, *turns, *previous_turns[:-1]]), self.budget // 3), used
+        return min(max([0, *turns, *previous_turns[:-1]]), self.budget // 3), used_tokens
 
-    def _first_depth(self, left: int, reserve: int | None, tool_tokens: int, used_tool_tokens: int) -> int:
-        """Return the tokens that a window recalls first: not those its tools take, half of them once tools run."""
+    def _first_recall_budget(
+        self, free_tokens: int, reserve: int | None, tool_tokens: int, used_tool_tokens: int
+    ) -> int:
+        """Return the tokens for the recall with which a window begins: without those that the turn's tools may take.
+
+        Once tools run, it is half of the free tokens at most: the next calls of the turn need the rest.
+        """
         if reserve is None:
-            depth = min(self._recall_depth, left - max(0, tool_tokens - used_tool_tokens))
+            budget = min(self._recall_budget, free_tokens - max(0, tool_tokens - used_tool_tokens))
         else:
-            depth = left - reserve
-        most = left // 2 if used_tool_tokens and self._is_stored else left
-        return max(0, min(depth, most))
+            budget = free_tokens - reserve
+        max_tokens = free_tokens // 2 if used_tool_tokens and self._is_stored else free_tokens
+        return max(0, min(budget, max_tokens))
 
     def _extend_back(
         self,
@@ -424,26 +431,17 @@ class StableHistory:
     ) -> tuple[int, tuple[Piece, ...]]:
         """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
         while True:
-            left = budget - sum(costs[start:])
-            left -= self._cost([self._write_block(pieces)]) if pieces else 0
-            earlier = start
-            while earlier and costs[earlier - 1] <= left:
-                earlier -= 1
-                left -= costs[earlier]
-            earlier = cache_window.skip_answers(groups, earlier, start)
-            if earlier == start:
+            free_tokens = budget - sum(costs[start:])
+            free_tokens -= self._cost([self._write_block(pieces)]) if pieces else 0
+            earlier_start = start
+            while earlier_start and costs[earlier_start - 1] <= free_tokens:
+                earlier_start -= 1
+                free_tokens -= costs[earlier_start]
+            earlier_start = cache_window.skip_answers(groups, earlier_start, start)
+            if earlier_start == start:
                 return start, pieces
-            start = earlier
-            pieces = self._drop_visible_pieces(pieces, groups[start:])
-
-    def _drop_visible_pieces(
-        self, pieces: tuple[Piece, ...], groups: Sequence[MessageGroup]
-    ) -> tuple[Piece, ...]:
-        """Return recalled pieces without those that a history shows."""
-        visible = cache_window.collect_visible_texts(groups, (), self.entries)
-        return tuple(
-            [one for one in pieces if not cache_window.covers_content(visible.get(one.id), one.text)]
-        )
+            start = earlier_start
+            pieces = cache_window.drop_visible_pieces(pieces, groups[start:], self.entries)
 
     async def _show_last_exchange(
         self,
@@ -452,22 +450,23 @@ class StableHistory:
         costs: Sequence[int],
         limits: Mapping[int, int],
         start: int,
-        left: int,
+        budget: int,
         pieces: tuple[Piece, ...],
         find_answers: Callable[[Mapping[str, str]], Awaitable[tuple[Piece, ...]]],
     ) -> tuple[int, dict[int, int], tuple[Piece, ...]]:
         """Show more of the exchange before `end`, which a question often refers to; return start, limits and pieces.
 
-        `left` are the tokens for all. Recalled pieces repeat nothing of what the exchange shows.
+        `budget` holds the exchange and the recalled pieces. These are searched again if the exchange shows one of them.
         """
-        exchange = cache_window.find_last_exchange(whole_groups[:end], costs, end, sum(costs[:end]))
+        exchange_start = cache_window.find_last_exchange(whole_groups[:end], costs, end, sum(costs[:end]))
+        exchange = slice(exchange_start, end)
 
         def fill(pieces: tuple[Piece, ...]) -> tuple[int, dict[int, int]]:
-            tokens = left - self._cost([self._write_block(pieces)] if pieces else [])
-            offset, filled = self._cutter.fill(
-                whole_groups[exchange:end], costs[exchange:end], limits, start - exchange, max(0, tokens)
+            tokens = budget - self._cost([self._write_block(pieces)] if pieces else [])
+            offset, filled_limits = self._cutter.fill(
+                whole_groups[exchange], costs[exchange], limits, start - exchange_start, max(0, tokens)
             )
-            return exchange + offset, filled
+            return exchange_start + offset, filled_limits
 
         filled_start, filled_limits = fill(pieces)
         visible = cache_window.collect_visible_texts(
@@ -477,8 +476,9 @@ class StableHistory:
             return filled_start, filled_limits, pieces
         pieces = await find_answers(visible)
         filled_start, filled_limits = fill(pieces)
-        shown = self._cutter.cut(whole_groups[filled_start:], filled_limits)
-        return filled_start, filled_limits, self._drop_visible_pieces(pieces, shown)
+        shown_groups = self._cutter.cut(whole_groups[filled_start:], filled_limits)
+        pieces = cache_window.drop_visible_pieces(pieces, shown_groups, self.entries)
+        return filled_start, filled_limits, pieces
 
     def _reserve(
         self, groups: Sequence[MessageGroup], costs: Sequence[int], tool_tokens: int, used_tool_tokens: int
@@ -497,97 +497,99 @@ class StableHistory:
         if previous is not None:
             new_cost = 0
             for group, cost in zip(groups, costs, strict=True):
-                if group.first > previous.began:
+                if group.first > previous.began_at:
                     new_cost += cost
             turns = max(1, len(previous.blocks))
-            if new_cost <= turns * (self.budget * (1 - NEWEST) - self._recall_depth):
+            if new_cost <= turns * (self.budget * (1 - NEWEST_SHARE) - self._recall_budget):
                 return None
         return max(tool_tokens - used_tool_tokens, used_tool_tokens // 2)
 
-    def _choose_start(self, read: HistoryRead, groups: Sequence[MessageGroup], costs: Sequence[int]) -> int:
+    def _choose_start(
+        self, history: HistoryRead, groups: Sequence[MessageGroup], costs: Sequence[int]
+    ) -> int:
         """Return the index of the first group that a window shows: of all if they fit, or of the newest.
 
         At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
         grow begins with half of the budget: with its newest messages, and a line for each call before them.
         """
-        budget = self.budget - self._cost(read.front)
-        is_whole = read.whole or (self.recall is None and read.gathered.whole)
+        budget = self.budget - self._cost(history.front)
+        is_whole = history.is_complete or (self.recall is None and history.span.whole)
         if is_whole and sum(costs) <= budget:
             return 0
-        last = len(groups) - 1
-        end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
-        turn_start = min(end, max(0, last))
-        share = 0.5 if self.recall is None else NEWEST
-        leaves_room = turn_start == last or sum(costs[turn_start:]) <= budget * 2 / 3
-        most = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS))
-        start = cache_window.find_newest_start(costs, int(budget * share), most, turn_start)
+        last_index = len(groups) - 1
+        exchange_end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
+        turn_start = min(exchange_end, max(0, last_index))
+        share = 0.5 if self.recall is None else NEWEST_SHARE
+        leaves_room = turn_start == last_index or sum(costs[turn_start:]) <= budget * 2 / 3
+        turn_budget = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS_SHARE))
+        start = cache_window.find_newest_start(costs, int(budget * share), turn_budget, turn_start)
         start = cache_window.skip_answers(groups, start, turn_start)
         if not leaves_room:
             return start
-        most = int((budget - sum(costs[end:])) * LAST_EXCHANGE)
-        return min(start, cache_window.find_last_exchange(groups, costs, end, most))
+        exchange_budget = int((budget - sum(costs[exchange_end:])) * LAST_EXCHANGE_SHARE)
+        return min(start, cache_window.find_last_exchange(groups, costs, exchange_end, exchange_budget))
 
     def _move_question_to_front(
-        self, read: HistoryRead, start: int, costs: Sequence[int], groups: Sequence[MessageGroup]
+        self, history: HistoryRead, start: int, costs: Sequence[int], groups: Sequence[MessageGroup]
     ) -> HistoryRead:
         """Put the message that began the newest turn in front, if it is older than the messages shown."""
-        turn_start = cache_window.find_turn_start(read.groups, question_follows=self.question_follows)
+        turn_start = cache_window.find_turn_start(history.groups, question_follows=self.question_follows)
         if turn_start >= start or costs[turn_start] > self.budget // 2:
-            return read
+            return history
         entry_id = groups[turn_start].messages[0].sources[0]
-        question = self._build_front_group(self.entries[entry_id], 0, read.gathered)
-        return read._replace(
-            front=[*read.front, question], front_entries=(*read.front_entries, (entry_id, 0))
+        question = self._build_front_group(self.entries[entry_id], 0, history.span)
+        return history._replace(
+            front=[*history.front, question], front_entries=(*history.front_entries, (entry_id, 0))
         )
 
-    async def _with_instructions(self, read: HistoryRead) -> HistoryRead:
+    async def _with_instructions(self, history: HistoryRead) -> HistoryRead:
         """Put the system messages that the log begins with in front, if not all of it is shown.
 
         They are never left out: `FitError` if they leave no room for the newest message.
         """
-        if read.whole and self._cost(read.groups) <= self.budget:
-            return read
-        units = await self._load_front_entries(read.gathered)
-        groups = self._build_groups(units, read.gathered.labels.by_id([], units))
-        needed = self._cost(groups)
-        most = int(self.budget * INSTRUCTIONS)
-        if needed > most:
+        if history.is_complete and self._cost(history.groups) <= self.budget:
+            return history
+        units = await self._load_front_entries(history.span)
+        groups = self._build_groups(units, history.span.labels.by_id([], units))
+        needed_tokens = self._cost(groups)
+        max_tokens = int(self.budget * INSTRUCTIONS_SHARE)
+        if needed_tokens > max_tokens:
             raise FitError(
-                f"the system messages that the log begins with, and what is to stand first, take {needed} tokens; "
-                f"beside everything else the budget leaves {most} for them",
-                budget=most,
-                required=needed,
+                "the system messages that the log begins with, and what is to stand first, take "
+                f"{needed_tokens} tokens; beside everything else the budget leaves {max_tokens} for them",
+                budget=max_tokens,
+                required=needed_tokens,
                 where="prompt/history",
                 options=(
-                    f"raise the budget by {ceil((needed - most) / INSTRUCTIONS)}",
+                    f"raise the budget by {ceil((needed_tokens - max_tokens) / INSTRUCTIONS_SHARE)}",
                     "retract some of them",
                 ),
             )
         front_ids = cache_window.visible_ids(groups)
         entries = [(group.messages[0].sources[0], 0) for group in groups]
-        return read._replace(
-            groups=[group for group in read.groups if front_ids.isdisjoint(group.messages[0].sources)],
-            front=[*groups, *read.front],
-            front_entries=(*entries, *read.front_entries),
+        return history._replace(
+            groups=[group for group in history.groups if front_ids.isdisjoint(group.messages[0].sources)],
+            front=[*groups, *history.front],
+            front_entries=(*entries, *history.front_entries),
         )
 
-    async def _load_front_entries(self, gathered: LogSpan) -> list[EntryGroup[Entry]]:
+    async def _load_front_entries(self, span: LogSpan) -> list[EntryGroup[Entry]]:
         """Return the system messages that the log begins with, and the entries that the caller wants in front."""
         storage, redactor = self.session.storage, self.session.redactor
-        units = list(await load_instructions(storage, redactor, gathered))
+        units = list(await load_instructions(storage, redactor, span))
         if self.first:
             instruction_ids = {entry.id for unit in units for entry in unit.entries}
             rows = await storage.get([id for id in self.first if id not in instruction_ids])
-            active = [row for row in rows if row is not None and self._is_active(row, gathered)]
+            active = [row for row in rows if row is not None and self._is_active(row, span)]
             units += [EntryGroup((entry,)) for entry in redactor.redact_entries(active)]
         return units
 
-    def _is_active(self, entry: Entry, gathered: LogSpan) -> bool:
+    def _is_active(self, entry: Entry, span: LogSpan) -> bool:
         """Return whether a message is of this conversation, active, and no part of a tool call."""
         if entry.group is not None or entry.state is not State.LIVE:
             return False
         is_own = entry.context in excerpts.find_own_logs(self._context)
-        return is_own and gathered.replacements.replaced_by(entry.version) is None
+        return is_own and span.replacements.replaced_by(entry.version) is None
 
     def _find_block_index(self, front: Sequence[MessageGroup], groups: Sequence[MessageGroup]) -> int:
         """Return the index of the group before which a block of the newest turn stands.
@@ -598,16 +600,16 @@ class StableHistory:
         start = cache_window.find_turn_start([*question, *groups], question_follows=self.question_follows)
         return max(0, start - len(question))
 
-    def _build_block(self, read: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
-        groups = read.groups
-        after = read.gathered.version if index >= len(groups) else groups[index].first - 1
+    def _build_block(self, history: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
+        groups = history.groups
+        after = history.span.version if index >= len(groups) else groups[index].first - 1
         query = "" if self.recall is None else self.recall.query
         return cache_window.build_recall_block(after, query, pieces, self.entries)
 
     def _write_block(self, pieces: tuple[Piece, ...], *, is_first: bool = True) -> ComposedMessage:
-        return excerpts.write_block(pieces, self.codec, first=is_first)
+        return excerpts.write_block(pieces, self.codec, is_first=is_first)
 
-    def _lay_out(self, window: CacheWindow, read: HistoryRead) -> PlacedHistory:
+    def _lay_out(self, window: CacheWindow, history: HistoryRead) -> PlacedHistory:
         """Return the nodes of a history with its blocks."""
         assert self._context is not None
         blocks: list[tuple[int, ComposedMessage]] = []
@@ -615,16 +617,17 @@ class StableHistory:
             if block.pieces:
                 pieces = cache_window.pieces_of_block(block, self.entries)
                 blocks.append((block.after, self._write_block(pieces, is_first=not blocks)))
-        front = [group._replace(mandatory=True) for group in read.front]
-        groups = content.mark_newest_mandatory(read.groups)
-        condensed: dict[str, tuple[int, int]] = {}
-        for group in read.groups:
-            condensed.update(self._cutter.last_cuts.get(group.first, {}))
-        from_start = not window.first
-        gathered = replace(read.gathered, whole=read.gathered.whole and from_start)
-        log = LogRead(self.session, gathered, read.whole and from_start, self._context.lineage, window.first)
+        front = [group._replace(mandatory=True) for group in history.front]
+        groups = content.mark_newest_mandatory(history.groups)
+        cut_tokens: dict[str, tuple[int, int]] = {}
+        for group in history.groups:
+            cut_tokens.update(self._cutter.last_cuts.get(group.first, {}))
+        from_start = not window.first_version
+        span = replace(history.span, whole=history.span.whole and from_start)
+        is_complete = history.is_complete and from_start
+        log = LogRead(self.session, span, is_complete, self._context.lineage, window.first_version)
         nodes = (*front, *cache_window.interleave_blocks(groups, blocks))
-        return PlacedHistory(nodes, window if self._is_stored else None, log, condensed=condensed)
+        return PlacedHistory(nodes, window if self._is_stored else None, log, cut_tokens=cut_tokens)
 
     def _cost(self, nodes: Iterable[MessageGroup | ComposedMessage]) -> int:
         """Return the raw tokens of some nodes."""
@@ -643,65 +646,65 @@ class StableHistory:
 
     async def _read_window(self, window: CacheWindow) -> HistoryRead:
         """Read the part of the log that a window shows."""
-        gathered = await self.session.said(since=window.start, began=window.began)
-        front = [self._build_front_group(self.entries[id], tokens, gathered) for id, tokens in window.lead]
-        front_entries = [self.entries[id] for id, _ in window.lead]
-        sealed = next((entry for entry in front_entries if is_sealed(entry)), None)
-        units = gathered.units
-        if sealed is not None:
-            units = content.substitute_summary(units, sealed)
-        labels = gathered.labels.by_id(units)
-        groups = self._build_groups([unit for unit in units if unit.entries[0] != sealed], labels)
-        if window.first:  # an edit has the position of the next message, as have groups before it
-            starts = (index for index, group in enumerate(groups) if group.first == window.first)
+        span = await self.session.said(since=window.start_tokens, began=window.began_at)
+        front_entries = [self.entries[id] for id, _ in window.front_entries]
+        front = [self._build_front_group(self.entries[id], size, span) for id, size in window.front_entries]
+        sealed_summary = next((entry for entry in front_entries if is_sealed(entry)), None)
+        units = span.units
+        if sealed_summary is not None:
+            units = content.substitute_summary(units, sealed_summary)
+        labels = span.labels.by_id(units)
+        groups = self._build_groups([unit for unit in units if unit.entries[0] != sealed_summary], labels)
+        if window.first_version:  # an edit has the position of the next message, as have groups before it
+            starts = (index for index, group in enumerate(groups) if group.first == window.first_version)
             groups = groups[next(starts, len(groups)) :]
             groups = [group for group in groups if not any(map(is_summary, group.messages[0].sources))]
-        return HistoryRead(gathered, groups, front, window.lead, not window.first, labels)
+        return HistoryRead(span, groups, front, window.front_entries, not window.first_version, labels)
 
     async def _read_newest(self) -> HistoryRead:
         """Read the newest messages that could fit the budget, and the summaries of older ones."""
-        gathered, groups = await self._gather_turn()
-        labels = gathered.labels.by_id(gathered.units)
-        units = [*gathered.older, *gathered.units]
-        sealed = content.find_sealed_compaction(self.session, gathered.replacements, self.codec.vendors)
-        if sealed is not None:
-            units = content.substitute_summary(units, sealed)
+        span, groups = await self._gather_turn()
+        labels = span.labels.by_id(span.units)
+        units = [*span.older_summaries, *span.units]
+        sealed_summary = content.find_sealed_compaction(self.session, span.replacements, self.codec.vendors)
+        if sealed_summary is not None:
+            units = content.substitute_summary(units, sealed_summary)
         summaries = [unit.entries[0] for unit in units if unit.entries[0].kind is Kind.SUMMARY]
         if summaries:
             groups = self._build_groups(
                 [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
             )
-        most = int(self.budget * SUMMARIES_SHARE)
+        summaries_budget = int(self.budget * SUMMARIES_SHARE)
         if self.recall is None:  # nothing else needs what the messages leave
-            most = max(most, self.budget - self._cost(self._cutter.cut(groups, {})))
-        front_entries = self._choose_levels(summaries, most, gathered)
+            summaries_budget = max(summaries_budget, self.budget - self._cost(self._cutter.cut(groups, {})))
+        front_entries = self._choose_levels(summaries, summaries_budget, span)
         if summaries and not front_entries:
             self._warnings.append(
                 "no summary of what is older fits: even the shortest takes half of the room"
             )
-        front = [self._build_front_group(self.entries[id], tokens, gathered) for id, tokens in front_entries]
-        is_whole = gathered.whole and not summaries
-        return HistoryRead(gathered, groups, front, front_entries, is_whole, labels)
+        front = [self._build_front_group(self.entries[id], tokens, span) for id, tokens in front_entries]
+        is_whole = span.whole and not summaries
+        return HistoryRead(span, groups, front, front_entries, is_whole, labels)
 
     async def _gather_turn(self) -> tuple[LogSpan, list[MessageGroup]]:
         """Read back until the budget is filled and, if the log ends with tool calls, their question is read."""
-        wanted = max(1, int(self.budget * MARGIN))
+        read_budget = max(1, int(self.budget * MARGIN))
         while True:
-            gathered = await self.session.said(budget=wanted)
-            groups = self._build_groups(gathered.units, gathered.labels.by_id(gathered.units))
+            span = await self.session.said(budget=read_budget)
+            groups = self._build_groups(span.units, span.labels.by_id(span.units))
             turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
             # Only a turn that ends with tool calls can begin further back.
             may_begin_earlier = cache_window.ends_with_call(groups) and not self.question_follows
             # The index is the number of groups if no question was found.
             has_turn_start = turn_start < len(groups) or not may_begin_earlier
             is_filled = self._cost(self._cutter.cut(groups, {})) > self.budget
-            is_far = wanted > cache_window.MOST_BUDGETS_SEARCHED * self.budget
-            if gathered.whole or is_far or (is_filled and has_turn_start):
-                return gathered, groups
-            wanted *= 2
+            is_far = read_budget > cache_window.MOST_BUDGETS_SEARCHED * self.budget
+            if span.whole or is_far or (is_filled and has_turn_start):
+                return span, groups
+            read_budget *= 2
 
     def _choose_levels(
-        self, summaries: Sequence[Entry], budget: int, gathered: LogSpan
+        self, summaries: Sequence[Entry], budget: int, span: LogSpan
     ) -> tuple[tuple[str, int], ...]:
         """Return the newest summaries that fit, each with the tokens of the longest of its texts that fits.
 
@@ -710,22 +713,22 @@ class StableHistory:
         newest_first: list[tuple[str, int]] = []
         for entry in reversed(summaries):
             level = summary_levels.choose_level(entry, budget)
-            cost = self._cost([self._build_front_group(entry, level.tokens, gathered)])
+            cost = self._cost([self._build_front_group(entry, level.tokens, span)])
             if cost > budget and (newest_first or cost > self.budget // 2):
                 break
             newest_first.append((entry.id, level.tokens))
             budget -= cost
         return tuple(reversed(newest_first))
 
-    def _build_front_group(self, entry: Entry, tokens: int, gathered: LogSpan) -> MessageGroup:
+    def _build_front_group(self, entry: Entry, tokens: int, span: LogSpan) -> MessageGroup:
         """Return an entry for the front with its label; for a summary, use its text of `tokens` tokens."""
         self.entries[entry.id] = entry
         levels = summary_levels.levels_of_summary(entry)
         level = next((level for level in levels if level.tokens == tokens), None)
-        shown = entry if level is None else summary_levels.at_level(entry, level)
-        labels = {entry.id: label_in_front(entry, gathered)}
+        shown_entry = entry if level is None else summary_levels.at_level(entry, level)
+        labels = {entry.id: label_in_front(entry, span)}
         return content.build_groups(
-            [EntryGroup((shown,))], self.session.counter.name, self.codec.vendors, labels
+            [EntryGroup((shown_entry,))], self.session.counter.name, self.codec.vendors, labels
         )[0]
 
     def _build_groups(
@@ -734,59 +737,55 @@ class StableHistory:
         self.entries.update({entry.id: entry for unit in units for entry in unit.entries})
         return content.build_groups(units, self.session.counter.name, self.codec.vendors, labels)
 
-    def _visible_labels(self, read: HistoryRead) -> dict[str, str]:
-        """Return the labels of the history that is shown, by id."""
-        labels = {id: read.labels.get(id, "") for id in cache_window.visible_ids(read.groups)}
-        for id, _ in read.front_entries:
-            labels[id] = label_in_front(self.entries[id], read.gathered)
-        return {id: label for id, label in labels.items() if label}
-
-    def _has_same_labels(self, window: CacheWindow, read: HistoryRead) -> bool:
-        """Return whether all that is still shown has the same labels: else it would be sent again changed."""
-        if not window.labels and not read.gathered.labels.times:
+    def _has_same_labels(self, window: CacheWindow, history: HistoryRead) -> bool:
+        """Return whether every entry still shown has the label it was sent with: a new label would change its text."""
+        if not window.labels and not history.span.labels.times:
             return True
-        shown = cache_window.visible_ids([*read.front, *read.groups])
-        return self._visible_labels(read) == {id: label for id, label in window.labels if id in shown}
+        shown_ids = cache_window.visible_ids([*history.front, *history.groups])
+        sent_labels = {id: label for id, label in window.labels if id in shown_ids}
+        return history.collect_labels(self.entries) == sent_labels
 
     # ── recalling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def _recall_depth(self) -> int:
+    def _recall_budget(self) -> int:
         """Tokens that may be recalled for a turn."""
         assert self.recall is not None
         if self.recall.tokens is not None:
             return self.recall.tokens
-        return min(int(self.session.effort * self.budget), MOST_RECALLED)
+        return min(int(self.session.effort * self.budget), MAX_RECALL_TOKENS)
 
     async def _find_answers(
-        self, depth: int, visible: Mapping[str, str], *, take_all: bool = False
+        self, budget: int, visible: Mapping[str, str], *, take_all: bool = False
     ) -> tuple[Piece, ...]:
-        """Return answers of at most `depth` tokens that are not visible yet; visible ones count towards them.
+        """Return answers of at most `budget` tokens that are not visible yet; visible ones count towards them.
 
-        With `take_all` everything that fits; otherwise answers far below the best are not worth their tokens.
+        With `take_all` everything that fits is returned; otherwise no answers far below the best: they are not worth
+        their tokens.
         """
         assert self.recall is not None
         frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
         if self.recall.tokens is not None:
-            depth = min(depth, self.recall.tokens)
-        tokens = depth
-        counted = self.codec.counter.name == self.session.counter.name
+            budget = min(budget, self.recall.tokens)
+        tokens = budget
+        own_logs = excerpts.find_own_logs(self._context)
+        same_counter = self.codec.counter.name == self.session.counter.name
         while tokens > frame_cost:
             items: Sequence[Any] = await self._search_cached(tokens - frame_cost)
             if not take_all:
                 # Score alone fills the first 60 %; the rest must be a fifth as relevant as the best.
                 items = cache_window.select_answers(items, int(tokens * 0.6), 0.2)
-            new: list[ContextItem] = []
+            new_items: list[ContextItem] = []
             for item in excerpts.drop_repeated_facts(items):
-                content = cache_window.drop_visible_ends(item.content, visible.get(item.id))
-                if content:
-                    new.append(item if content == item.content else replace(item, content=content))
-            pieces = excerpts.write_pieces(new, excerpts.find_own_logs(self._context), counted=counted)
-            over = self._cost([self._write_block(pieces)]) - depth if pieces else 0
-            if over <= 0:
+                text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
+                if text:
+                    new_items.append(item if text == item.content else replace(item, content=text))
+            pieces = excerpts.write_pieces(new_items, own_logs, same_counter=same_counter)
+            excess = self._cost([self._write_block(pieces)]) - budget if pieces else 0
+            if excess <= 0:
                 return pieces
-            # Where marks around each piece take more than the pieces, as much less as they take.
-            tokens = tokens - over if over < tokens // 2 else tokens * depth // (depth + over) - 1
+            # Search again for less; in proportion if the marks around each piece are a large part of the excess.
+            tokens = tokens - excess if excess < tokens // 2 else tokens * budget // (budget + excess) - 1
         return ()
 
     async def _search_cached(self, tokens: int) -> ContextItems:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from acms.recall.pipeline import LogSpan
 
 DEPTH = 100
-"""Levels of a prompt tree: functions on it recurse once for each."""
+"""Most levels of a prompt tree: functions on it recurse once for each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -48,7 +48,7 @@ class WrittenMessage(NamedTuple):
 
 @runtime_checkable
 class Readable(Protocol):
-    """The interface a prompt reads: a session, at its head or at a version."""
+    """What a prompt reads: a session at its head, or a view of it at a version."""
 
     @property
     def session_id(self) -> str:
@@ -94,7 +94,11 @@ class Readable(Protocol):
         scale: int = 0,
         slack: float = 0.0,
     ) -> LogSpan:
-        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number."""
+        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number.
+
+        `since` are tokens of the log before the first entry to read, for a window that began at the version `began`.
+        `scale` and `slack` are those of `acms.plan.prefix_cache.window_length`.
+        """
         ...
 
     async def recall_for_prompt(
@@ -144,28 +148,29 @@ class Inside(Protocol):
 
 
 class Log(NamedTuple):
-    """Messages of a session: all of them, or the newest n."""
+    """Messages of a session."""
 
     session: Readable
+    #: Number of the newest messages to which it is limited; None for all.
     newest: int | None = None
     #: Ids of entries in front that are never left out.
     first: tuple[str, ...] = ()
 
 
-class Fixed(NamedTuple):
-    """A node of the tree as the caller made it."""
+class FixedNode(NamedTuple):
+    """A node of the prompt tree that the caller made."""
 
     node: Node
 
 
-class Shrinking(NamedTuple):
+class ShrinkingContent(NamedTuple):
     """A content with a way to make it smaller."""
 
     name: str
     steps: tuple[Step, ...]
     strategy: Strategy | None
     priority: int
-    #: Only the newest messages of it, this many.
+    #: Number of its newest messages to which it is limited; None for all.
     newest: int | None = None
     floor: int = 0
     ceiling: int | None = None
@@ -178,19 +183,19 @@ class SummarisedContent(NamedTuple):
 
     steps: tuple[Step, ...]
     id: str
-    #: Where it lies, and who writes it.
+    #: The store of the summary and its summarizer, as `acms.prompt.summaries.Summaries`, which is loaded on demand.
     summaries: Any
     tokens: int
     priority: int
     role: Role
 
 
-class Recalling(NamedTuple):
+class RecallStep(NamedTuple):
     """A recall from a session's past for a query."""
 
     session: Readable
     query: str
-    #: None: a share of the budget.
+    #: None for a share of the prompt's budget.
     tokens: int | None
     priority: int
     in_place: bool
@@ -199,8 +204,8 @@ class Recalling(NamedTuple):
     options: Mapping[str, Any]
 
 
-class Plugged(NamedTuple):
-    """Content that is asked for at each render."""
+class PluginStep(NamedTuple):
+    """A plugin, whose content is requested at each render."""
 
     plugin: Any
     name: str
@@ -214,7 +219,9 @@ class Hint(NamedTuple):
     ttl: int | None
 
 
-Step: TypeAlias = WrittenMessage | Log | Fixed | Shrinking | SummarisedContent | Recalling | Plugged | Hint
+Step: TypeAlias = (
+    WrittenMessage | Log | FixedNode | ShrinkingContent | SummarisedContent | RecallStep | PluginStep | Hint
+)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,16 +239,16 @@ def build_message(
 ) -> PromptMessage:
     """Return a message that keeps the rules of its role, or raise `ValidationError` with the field at fault.
 
-    Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
+    Calls and reasoning belong to the assistant, results to a tool; a message of a tool holds only results and media.
     """
     parsed_role = validation.parse_choice(role, Role, "role")
-    given: list[Part] = list(parts or ())
+    given_parts: list[Part] = list(parts or ())
     if reasoning is not None:
         if not isinstance(reasoning, Reasoning):
             reasoning = Reasoning(_validate_text(reasoning, "reasoning"))
-        given.insert(0, reasoning)
+        given_parts.insert(0, reasoning)
     text = "" if content is None else _validate_text(content, "content")
-    built, text = validation.build_message_parts(parsed_role, text, given, tool_calls, tool_call_id)
+    built, text = validation.build_message_parts(parsed_role, text, given_parts, tool_calls, tool_call_id)
     built = built or (Text(text),)
     if reasoning is not None:  # a model thinks before it speaks
         built = tuple(sorted(built, key=lambda part: not isinstance(part, Reasoning)))
@@ -270,14 +277,14 @@ _OTHERS = frozenset(
 
 
 def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
-    """Read a mapping, one of ours or a provider's own, as the messages it is; bytes in it stay where they are."""
+    """Parse a message in our form or a provider's, which may be several messages; bytes in it become data URLs."""
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
         return [_parse_neutral_message(value, field)]
     messages: list[PromptMessage] = []
     for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
-        given: Sequence[Part] = turn.get("parts") or ()
+        turn_parts: Sequence[Part] = turn.get("parts") or ()
         parts = [
-            part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.EXTRA_FIELDS)
+            part for part in turn_parts if not (isinstance(part, Raw) and part.vendor == foreign.EXTRA_FIELDS)
         ]
         messages.append(
             build_message(
@@ -323,60 +330,60 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
 
 
 def _inside_field(error: ValidationError, field: str) -> ValidationError:
-    """Return an error about a field of a message as one about the message inside another field."""
+    """Return an error of a message with the path of its field: `field` holds the message."""
     problem = str(error).removeprefix(f"{error.field}: ")
     return ValidationError(problem, field=f"{field}.{error.field}", options=error.options)
 
 
-def validate_message(given: PromptMessage, field: str) -> PromptMessage:
+def validate_message(message: PromptMessage, field: str) -> PromptMessage:
     """Return a message made elsewhere after checking the rules of its role."""
     try:
-        made = build_message(given.role, parts=given.parts)
+        rebuilt = build_message(message.role, parts=message.parts)
     except ValidationError as error:
         raise _inside_field(error, field) from error
-    return given if made.parts == given.parts else replace(given, parts=made.parts)
+    return message if rebuilt.parts == message.parts else replace(message, parts=rebuilt.parts)
 
 
 # ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parse_tool(given: object, field: str) -> Tool:
+def parse_tool(value: object, field: str) -> Tool:
     """Read a function the model may call: a `Tool`, or a mapping in neutral or in OpenAI's form."""
-    if isinstance(given, Tool):
-        found = given
-    elif isinstance(given, Mapping):
-        inner = given.get("function", given)
+    if isinstance(value, Tool):
+        tool = value
+    elif isinstance(value, Mapping):
+        inner = value.get("function", value)
         if not isinstance(inner, Mapping):
             raise ValidationError("must be a mapping", field=f"{field}.function")
-        if given.get("type", "function") != "function":
-            raise ValidationError(f"{given['type']!r} is not function", field=f"{field}.type")
+        if value.get("type", "function") != "function":
+            raise ValidationError(f"{value['type']!r} is not function", field=f"{field}.type")
         unknown = set(inner) - {"type", "name", "description", "parameters", "strict"}
         if unknown:
             raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
-        found = Tool(
+        tool = Tool(
             name=inner.get("name", ""),
             description=inner.get("description") or "",
             parameters=inner.get("parameters") or {"type": "object", "properties": {}},
             strict=bool(inner.get("strict", False)),
         )
     else:
-        raise ValidationError(f"must be a Tool or a mapping, not {type(given).__name__}", field=field)
-    if not isinstance(found.name, str) or not _NAME.match(found.name):
+        raise ValidationError(f"must be a Tool or a mapping, not {type(value).__name__}", field=field)
+    if not isinstance(tool.name, str) or not _NAME.match(tool.name):
         raise ValidationError("must be 1 to 64 letters, digits, _ or -", field=f"{field}.name")
-    validation.validate_text(found.description, f"{field}.description")
-    if not isinstance(found.parameters, Mapping):
+    validation.validate_text(tool.description, f"{field}.description")
+    if not isinstance(tool.parameters, Mapping):
         raise ValidationError("must be a JSON Schema", field=f"{field}.parameters")
-    validation.serialize_document(dict(found.parameters), f"{field}.parameters")
-    return found
+    validation.serialize_document(dict(tool.parameters), f"{field}.parameters")
+    return tool
 
 
-def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
+def parse_tools(values: Sequence[object]) -> tuple[Tool, ...]:
     """Read tools, each name once."""
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise ValidationError(f"must be a list, not {type(given).__name__}", field="tools")
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise ValidationError(f"must be a list, not {type(values).__name__}", field="tools")
     tools: dict[str, Tool] = {}
-    for index, one in enumerate(given):
-        tool = parse_tool(one, f"tools[{index}]")
+    for index, value in enumerate(values):
+        tool = parse_tool(value, f"tools[{index}]")
         if tool.name in tools:
             raise ValidationError(f"has two tools named {tool.name!r}", field="tools")
         tools[tool.name] = tool
@@ -389,7 +396,8 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
     """Return a message or a summary of a log as it stands in a prompt.
 
-    `counter` names the counter of its stored tokens. `label`, if it may be outdated, is written into its text.
+    `counter` names the counter of its stored tokens. `label` says that the entry may be outdated ("" if it is not), and
+    is written into its text.
     """
     if entry.kind is Kind.SUMMARY:
         text = chat_messages.wrap_text(attach_label(entry.content, label), chat_messages.SUMMARY)
@@ -460,15 +468,15 @@ def find_sealed_compaction(
 
 def substitute_summary(units: Sequence[EntryGroup[Entry]], summary: Entry) -> list[EntryGroup[Entry]]:
     """Return the units of a log with a summary replacing those it covers, after the leading instructions."""
-    kept: list[EntryGroup[Entry]] = []
+    kept_units: list[EntryGroup[Entry]] = []
     for unit in units:
         version = unit.entries[0].version
         if not any(first <= version <= last for first, last in summary.replaces):
-            kept.append(unit)
+            kept_units.append(unit)
     index = 0
-    while index < len(kept) and is_instruction(kept[index].entries[0]):
+    while index < len(kept_units) and is_instruction(kept_units[index].entries[0]):
         index += 1
-    return [*kept[:index], EntryGroup((summary,)), *kept[index:]]
+    return [*kept_units[:index], EntryGroup((summary,)), *kept_units[index:]]
 
 
 def build_groups(
@@ -486,11 +494,11 @@ def build_groups(
     newest_first: list[MessageGroup] = []
     position = 0  # tokens of the log before the unit
     for unit in reversed(units):
-        last = unit.entries[-1]
-        if last.kind is Kind.MESSAGE and not last.replaces:
-            position = last.total - last.tokens
-        elif not position:
-            position = last.total
+        last_entry = unit.entries[-1]
+        if last_entry.kind is Kind.MESSAGE and not last_entry.replaces:
+            position = last_entry.total - last_entry.tokens
+        elif not position:  # no message follows it: it is at the end of the log
+            position = last_entry.total
         versions = [entry.version for entry in unit.entries]
         messages: list[PromptMessage] = []
         for entry in unit.entries:
@@ -501,7 +509,7 @@ def build_groups(
 
 
 def cast_to_readable(session: Readable | SessionAtService) -> Readable:
-    """Give any session the type that steps have; one at a service is never read here, but sent there."""
+    """Return a session with the type that steps have; a session at a service is never read here, but sent there."""
     return cast("Readable", session)
 
 
@@ -529,9 +537,9 @@ def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
 def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
     """Yield the session of each step that reads one, also of steps inside steps."""
     for step in steps:
-        if isinstance(step, Log | Recalling):
+        if isinstance(step, Log | RecallStep):
             yield step.session
-        elif isinstance(step, Shrinking | SummarisedContent):
+        elif isinstance(step, ShrinkingContent | SummarisedContent):
             yield from _sessions_of_steps(step.steps)
 
 
@@ -539,10 +547,10 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 
 
 def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
-    """Return the index of the history that keeps its position between turns, and that of the recall beside it.
+    """Return the index of the history that keeps its position between turns, and that of its recall.
 
     None unless exactly one step shows the newest messages of a session in a window with slack. A recall with `in_place`
-    is none, since the caller chose its position.
+    is not returned, since the caller chose its position.
     """
     histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
     if len(histories) != 1:
@@ -550,14 +558,14 @@ def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | N
     session = _session_of_history(steps[histories[0]])
     assert session is not None
     for index, step in enumerate(steps):
-        if isinstance(step, Recalling) and not step.in_place and _is_same_session(step.session, session):
+        if isinstance(step, RecallStep) and not step.in_place and _is_same_session(step.session, session):
             return histories[0], index
     return histories[0], None
 
 
 def _session_of_history(step: Step) -> Readable | None:
     """Return the session if a step shows its newest messages and nothing else."""
-    if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
+    if not isinstance(step, ShrinkingContent) or step.newest is not None or len(step.steps) != 1:
         return None
     strategy, log = step.strategy, step.steps[0]
     if not isinstance(strategy, Window) or not strategy.slack:
@@ -565,29 +573,33 @@ def _session_of_history(step: Step) -> Readable | None:
     return log.session if isinstance(log, Log) and log.newest is None else None
 
 
-def _is_same_session(one: Readable, other: Readable) -> bool:
-    return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
+def _is_same_session(first: Readable, second: Readable) -> bool:
+    return (first.session_id, first.storage, first.ends_at) == (
+        second.session_id,
+        second.storage,
+        second.ends_at,
+    )
 
 
 def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
     """Return the steps with empty scopes of the same names where a history and its recall are."""
     names = name_steps(steps)
     step = steps[history]
-    assert isinstance(step, Shrinking)
-    replaced = list(steps)
-    replaced[history] = Fixed(Scope(id=names[history], priority=step.priority))
+    assert isinstance(step, ShrinkingContent)
+    new_steps = list(steps)
+    new_steps[history] = FixedNode(Scope(id=names[history], priority=step.priority))
     if recall is not None:
-        replaced[recall] = Fixed(Scope(id=names[recall]))
-    return replaced
+        new_steps[recall] = FixedNode(Scope(id=names[recall]))
+    return new_steps
 
 
 def has_moving_content(step: Step) -> bool:
     """Return whether a step contains content that changes from turn to turn, which is recalled content."""
-    if isinstance(step, Recalling):
+    if isinstance(step, RecallStep):
         return True
-    if isinstance(step, Shrinking | SummarisedContent):
+    if isinstance(step, ShrinkingContent | SummarisedContent):
         return any(map(has_moving_content, step.steps))
-    return isinstance(step, Fixed) and _has_moving_node(step.node)
+    return isinstance(step, FixedNode) and _has_moving_node(step.node)
 
 
 def depth_of_steps(steps: Sequence[Step]) -> int:
@@ -596,19 +608,19 @@ def depth_of_steps(steps: Sequence[Step]) -> int:
     level: list[Step | Node] = list(steps)
     while level:
         depth += 1
-        level = [below for one in level for below in _list_children(one)]
+        level = [child for node in level for child in _list_children(node)]
     return depth
 
 
-def _list_children(one: Step | Node) -> Sequence[Step | Node]:
+def _list_children(parent: Step | Node) -> Sequence[Step | Node]:
     """Return the steps or nodes directly inside a step or a scope."""
-    match one:
-        case Shrinking() | SummarisedContent():
-            return one.steps
-        case Fixed(node):
+    match parent:
+        case ShrinkingContent() | SummarisedContent():
+            return parent.steps
+        case FixedNode(node):
             return (node,)
         case Scope():
-            return one.children
+            return parent.children
         case _:
             return ()
 
@@ -645,13 +657,13 @@ def _base_name_of_step(step: Step) -> str:
             return message.role.value
         case Log():
             return "session"
-        case Fixed(node):
+        case FixedNode(node):
             return node.id if isinstance(node, Scope) else "raw"
-        case Shrinking(name) | Plugged(name=name):
+        case ShrinkingContent(name) | PluginStep(name=name):
             return name
         case SummarisedContent():
             return "summary"
-        case Recalling():
+        case RecallStep():
             return "recall"
         case Hint():
             return "hint"
@@ -659,19 +671,19 @@ def _base_name_of_step(step: Step) -> str:
 
 def flatten_nodes(nodes: Sequence[Node]) -> list[MessageGroup]:
     """Return the messages of some nodes in order, also those of scopes inside scopes, which lose their own rules."""
-    found: list[MessageGroup] = []
+    groups: list[MessageGroup] = []
     for node in nodes:
         if isinstance(node, Scope):
-            found += flatten_nodes(node.children)
+            groups += flatten_nodes(node.children)
         elif isinstance(node, MessageGroup):
-            found.append(node)
+            groups.append(node)
         elif node.pieces:
-            found.append(MessageGroup((compose_message(node, node.pieces),)))
-    return found
+            groups.append(MessageGroup((compose_message(node, node.pieces),)))
+    return groups
 
 
 def select_newest_groups(units: Sequence[MessageGroup], messages: int) -> list[MessageGroup]:
-    """Return the last units that have so many messages between them, the first one whole."""
+    """Return the last units that together have `messages` messages, or a few more: units are not divided."""
     count, start = 0, len(units)
     while start and count < messages:
         start -= 1
@@ -683,23 +695,23 @@ def find_older_summaries(
     units: Sequence[EntryGroup[Entry]], replacements: Replacements
 ) -> list[EntryGroup[Entry]]:
     """Return the active summaries that are not among some units, oldest first; the replacements hold all of them."""
-    known = {entry.id for unit in units for entry in unit.entries}
+    shown_ids = {entry.id for unit in units for entry in unit.entries}
     summaries: list[Entry] = []
     for entry in replacements.shown:
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known:
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
             summaries.append(entry)
     return [EntryGroup((entry,)) for entry in sorted(summaries, key=anchor_version)]
 
 
 def mark_newest_mandatory(units: Sequence[MessageGroup]) -> list[MessageGroup]:
-    """Return units of which the newest must stay, and the newest that is not a system message.
+    """Return units marked so that the newest one stays, and the newest one that is not a system message.
 
     A system message alone is no request: some providers refuse it, and no model can answer it.
     """
-    marked = list(units)
+    marked_units = list(units)
     for index in {len(units) - 1, find_newest_non_system(units)} if units else ():
-        marked[index] = units[index]._replace(mandatory=True)
-    return marked
+        marked_units[index] = units[index]._replace(mandatory=True)
+    return marked_units
 
 
 def find_newest_non_system(units: Sequence[MessageGroup]) -> int:
@@ -716,7 +728,10 @@ def mark_summaries_mandatory(
     cost: Callable[[PromptMessage], int],
     room: int | None,
 ) -> list[MessageGroup]:
-    """Return groups of which the summaries with some ids must stay: the newest that have half the room at most."""
+    """Return groups in which the newest of some summaries must stay, as far as they take half of `room` at most.
+
+    `summaries` are the ids of the summaries; with None as `room` all of them must stay.
+    """
     tokens = 0
     newest_first: list[MessageGroup] = []
     for group in reversed(groups):
@@ -737,7 +752,7 @@ def replace_scopes(tree: Scope, scopes: Mapping[str, Scope], path: str = "") -> 
             inner_path = f"{path}/{node.id}"
             if inner_path in scopes:
                 node = scopes[inner_path]
-            elif any(one.startswith(f"{inner_path}/") for one in scopes):
+            elif any(scope_path.startswith(f"{inner_path}/") for scope_path in scopes):
                 node = replace_scopes(node, scopes, inner_path)
         children.append(node)
     return replace(tree, children=tuple(children))
@@ -752,9 +767,9 @@ def scope_at_path(tree: Scope, path: str) -> Scope:
 
 
 def drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
-    """Return a tree without the sections that shrink before those of a priority do, and the sum of their floors.
+    """Return a tree without the content that shrinks before a priority, and the sum of the floors of that content.
 
-    A floor is the number of tokens to which a section can shrink: those must stay free for it.
+    A floor is the number of tokens to which a section can shrink, so the floors must stay free.
     """
     children: list[Node] = []
     floors = 0

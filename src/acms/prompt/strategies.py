@@ -32,43 +32,43 @@ from acms.text.chat_messages import SUMMARY, wrap_text
 
 
 def apply_strategy(
-    section: Section, over: int, scale: int, codec: Codec
+    section: Section, excess: int, scale: int, codec: Codec
 ) -> Generator[NeedSummary, str | None, None]:
-    """Make a section cost `over` tokens less, or as much less as it can; `scale` is the limit of its container."""
+    """Make a section cost `excess` tokens less, or as much less as it can; `scale` is the limit of its container."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
-        if section.free():
+        if section.can_be_omitted():
             omit_leaves(section.leaves(), "omit", "left out as a whole when room was short")
     elif isinstance(strategy, Truncate):
-        truncate_section(section, over, codec, strategy.keep)
+        truncate_section(section, excess, codec, strategy.keep)
     elif isinstance(strategy, Window):
-        move_window(section, over, scale, strategy)
+        move_window(section, excess, scale, strategy)
     elif isinstance(strategy, Summarise):
-        yield from summarise_section(section, over, codec, strategy)
+        yield from summarise_section(section, excess, codec, strategy)
 
 
-def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
-    """Cut mandatory content, once nothing else can shrink: all of it to one size, which the smaller ones keep.
+def cut_mandatory(section: Section, excess: int, codec: Codec) -> None:
+    """Cut mandatory units once nothing else can shrink: all to one common size; units below it stay whole.
 
     The system messages that the content begins with are not cut.
     """
     strategy = section.scope.strategy
     keep = strategy.keep if isinstance(strategy, Truncate) else None
-    target = section.used - over
+    target = section.tokens - excess
     rule, reason = name_of_strategy(section), "it must stay, and nothing else could shrink"
     leaves = _skip_instructions([leaf for leaf in section.leaves() if leaf.mandatory and not leaf.gone])
     largest_first = sorted(leaves, key=lambda leaf: -leaf.tokens)
-    size = _find_common_size([leaf.tokens for leaf in largest_first], over)
+    size = _find_common_size([leaf.tokens for leaf in largest_first], excess)
     for leaf in largest_first:
-        excess = max(0, leaf.tokens - size)
-        shorten_leaf(section, leaf, max(target, section.used - excess), codec, keep, rule, reason)
+        leaf_excess = max(0, leaf.tokens - size)
+        shorten_leaf(section, leaf, max(target, section.tokens - leaf_excess), codec, keep, rule, reason)
     for leaf in leaves:  # the marks of a cut, and words that are cut as a whole, may take more than that size
-        if section.used > target:
+        if section.tokens > target:
             shorten_leaf(section, leaf, target, codec, keep, rule, reason)
 
 
 def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
-    """Return leaves without the system messages that they begin with; the last leaf stays."""
+    """Return leaves without the system messages at their beginning; at least the last leaf is returned."""
     for index, leaf in enumerate(leaves[:-1]):
         message = leaf.node.messages[0] if isinstance(leaf.node, MessageGroup) else None
         if message is None or message.role is not Role.SYSTEM or any(map(is_summary, message.sources)):
@@ -76,12 +76,12 @@ def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
     return leaves[-1:]
 
 
-def _find_common_size(largest_first: Sequence[int], over: int) -> int:
-    """Return the size to which all larger ones are cut so that together they are `over` smaller."""
+def _find_common_size(largest_first: Sequence[int], excess: int) -> int:
+    """Return the size to which all larger ones are cut so that together they are `excess` smaller."""
     total = 0
     for count, tokens in enumerate(largest_first, 1):
         total += tokens
-        size = (total - over) // count
+        size = (total - excess) // count
         if count == len(largest_first) or size >= largest_first[count]:
             return max(0, size)
     return 0
@@ -93,7 +93,7 @@ def name_of_strategy(section: Section) -> str:
     return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 
 
-def truncate_section(section: Section, over: int, codec: Codec, keep: KeptEnd) -> None:
+def truncate_section(section: Section, excess: int, codec: Codec, keep: KeptEnd) -> None:
     """Leave whole units and pieces out from the end that is not kept, then cut the last one, then leave it out."""
     leaves = [leaf for leaf in section.leaves() if not leaf.gone]
     if keep is KeptEnd.START:
@@ -102,30 +102,30 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: KeptEnd) -
     if not optional:
         return
     end = "first" if keep is KeptEnd.END else "last"
-    target = section.used - over
+    target = section.tokens - excess
     cut_reason = "cut to the room that is left"
-    last = optional[-1]
+    last_leaf = optional[-1]
     for leaf in optional:
-        if section.used > target and isinstance(leaf.node, ComposedMessage):
+        if section.tokens > target and isinstance(leaf.node, ComposedMessage):
             drop_pieces(section, leaf, target, codec)
-        if section.used <= target:
+        if section.tokens <= target:
             return
         if leaf is leaves[-1]:
             break
-        if leaf.section.spare() >= leaf.tokens:
-            leaf.leave("truncate", f"what comes {end} goes before the rest")
+        if leaf.section.count_spare_tokens() >= leaf.tokens:
+            leaf.omit("truncate", f"what comes {end} goes before the rest")
             continue
         shorten_leaf(section, leaf, target, codec, keep, "truncate", cut_reason)
-        if section.spare() < leaf.tokens:
+        if section.count_spare_tokens() < leaf.tokens:
             return  # a floor holds this unit, and the next is not left out before it
-    if section.used <= target or last.gone:
+    if section.tokens <= target or last_leaf.gone:
         return
-    shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
-    if section.used > target and last.section.spare() >= last.tokens:
-        last.leave("truncate", "even cut it did not fit")
+    shorten_leaf(section, last_leaf, target, codec, keep, "truncate", cut_reason)
+    if section.tokens > target and last_leaf.section.count_spare_tokens() >= last_leaf.tokens:
+        last_leaf.omit("truncate", "even cut it did not fit")
 
 
-def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
+def move_window(section: Section, excess: int, scale: int, strategy: Window) -> None:
     """Leave out the oldest messages: the shown ones start at a line of a grid from which everything after it fits.
 
     The grid is measured by `scale`, the limit, halved until the available tokens are more than half of it, so the grid
@@ -134,24 +134,27 @@ def move_window(section: Section, over: int, scale: int, strategy: Window) -> No
     leaves = [leaf for leaf in section.leaves() if not leaf.gone]
     if not leaves:
         return
-    room = max(0, section.used - over)
+    room = max(0, section.tokens - excess)
     while scale >= 2 * room > 0:
         scale //= 2
     start = _find_window_start(leaves, room, scale, strategy)
-    older = [leaf for leaf in leaves[:start] if not leaf.mandatory]
+    older_leaves = [leaf for leaf in leaves[:start] if not leaf.mandatory]
     reason = f"older than the newest messages that fit {room} tokens"
-    if section.free():
-        omit_leaves(older, "window", reason)
+    if section.can_be_omitted():
+        omit_leaves(older_leaves, "window", reason)
         return
     for leaf in leaves[:start]:
-        if section.spare() < leaf.tokens:
+        if section.count_spare_tokens() < leaf.tokens:
             break
-        if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
-            leaf.leave("window", reason)
+        if not leaf.mandatory and leaf.section.count_spare_tokens() >= leaf.tokens:
+            leaf.omit("window", reason)
 
 
 def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: Window) -> int:
-    """Return the first leaf to be shown; older mandatory ones take room from the rest."""
+    """Return the index of the first leaf to show; mandatory leaves before it stay too, and take tokens from the others.
+
+    So the start is searched again with fewer tokens until the mandatory leaves before it are paid for.
+    """
     costs = [leaf.tokens for leaf in leaves]
     positions = [leaf.node.before if isinstance(leaf.node, MessageGroup) else 0 for leaf in leaves]
     if not any(positions):  # the caller's messages have no position in a log: their costs give one
@@ -161,7 +164,7 @@ def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: 
     while True:
         start = find_start(positions, costs, room - older_tokens, length, scale)
         if start == len(leaves) - 1 and costs[start] > room - older_tokens:
-            return len(leaves)
+            return len(leaves)  # not even the newest leaf fits; it stays only if it is mandatory
         mandatory_tokens = sum([leaf.tokens for leaf in leaves[:start] if leaf.mandatory])
         if mandatory_tokens <= older_tokens:
             return start
@@ -169,38 +172,43 @@ def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: 
 
 
 def summarise_section(
-    section: Section, over: int, codec: Codec, strategy: Summarise
+    section: Section, excess: int, codec: Codec, strategy: Summarise
 ) -> Generator[NeedSummary, str | None, None]:
     """Let a summary replace the oldest units: the stored one when it is enough, else a new one that is asked for.
 
-    A summarised section shrinks further: the remaining units go, oldest first, then the summary is cut, then it goes.
+    If that is not enough, the remaining units are left out, oldest first, then the summary is cut, then left out.
     """
     leaves = list(section.leaves())
-    target = section.used - over
-    if section.summary is None and not section.text and strategy.text.strip():
-        section.text, section.covers = strategy.text, strategy.covers
-    most = _count_replaceable(leaves, section)
-    section.covers = min(section.covers, most)
-    if section.covers == 0:
-        section.text = ""
+    target = section.tokens - excess
+    if section.summary is None and not section.summary_text and strategy.text.strip():
+        section.summary_text, section.covered_count = strategy.text, strategy.covers
+    replaceable_count = _count_replaceable(leaves, section)
+    section.covered_count = min(section.covered_count, replaceable_count)
+    if section.covered_count == 0:
+        section.summary_text = ""
     if _apply_summary(section, leaves, target, codec, strategy):
         return
     frame = codec.cost(_summary_message(strategy, ""))
-    sums = [0, *accumulate([leaf.full for leaf in leaves])]
-    # The units replaced must have at least these tokens: then, beside a summary of full size, the rest takes half.
-    least = sums[-1] + frame + strategy.tokens - (target - target // 2)
-    wanted = min(most, bisect_left(sums, least, lo=1)) if most else 0
-    allowed = min(strategy.tokens, sums[wanted] - frame - 1)
-    if wanted > section.covers and allowed > 0:
-        groups = tuple([_group_of_leaf(leaf) for leaf in leaves[section.covers : wanted]])
-        answer = (yield NeedSummary(strategy.id, section.text, groups, allowed)) or ""
+    tokens_up_to = [0, *accumulate([leaf.full_tokens for leaf in leaves])]
+    # Replace so many tokens that the other units and a summary of full size take half of the target: then the next
+    # messages fit without another summary.
+    min_replaced_tokens = tokens_up_to[-1] + frame + strategy.tokens - (target - target // 2)
+    new_count = (
+        min(replaceable_count, bisect_left(tokens_up_to, min_replaced_tokens, lo=1))
+        if replaceable_count
+        else 0
+    )
+    max_tokens = min(strategy.tokens, tokens_up_to[new_count] - frame - 1)
+    if new_count > section.covered_count and max_tokens > 0:
+        groups = tuple([_group_of_leaf(leaf) for leaf in leaves[section.covered_count : new_count]])
+        answer = (yield NeedSummary(strategy.id, section.summary_text, groups, max_tokens)) or ""
         if answer.strip():
-            section.text = shorten_text(answer.strip(), allowed, codec.counter, KeptEnd.START)
-            section.covers = wanted
-            section.answered = True
+            section.summary_text = shorten_text(answer.strip(), max_tokens, codec.counter, KeptEnd.START)
+            section.covered_count = new_count
+            section.has_new_summary = True
             if _apply_summary(section, leaves, target, codec, strategy):
                 return
-    _apply_summary(section, leaves, None, codec, strategy)
+    _apply_summary(section, leaves, None, codec, strategy)  # not enough, but the section becomes smaller
     if section.summary is not None:
         _shrink_summarised(section, leaves, target, codec, strategy)
 
@@ -216,46 +224,46 @@ def _count_replaceable(leaves: Sequence[Leaf], section: Section) -> int:
 def _shrink_summarised(
     section: Section, leaves: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
 ) -> None:
-    """Shrink a section that shows a summary: its oldest units go first, then the summary is cut, then it goes."""
+    """Shrink a section that shows a summary: leave out its oldest units, then cut the summary, then leave it out."""
     for leaf in leaves:
         if leaf.gone or leaf.mandatory:
             continue
-        if section.used <= target:
+        if section.tokens <= target:
             return
-        if leaf.section.spare() >= leaf.tokens:
-            leaf.leave("summary", "the oldest after the summary goes first")
+        if leaf.section.count_spare_tokens() >= leaf.tokens:
+            leaf.omit("summary", "the oldest after the summary goes first")
     summary = section.summary
-    if summary is None or section.used <= target:
+    if summary is None or section.tokens <= target:
         return
-    room = summary.tokens - min(section.used - target, section.spare())
+    room = summary.tokens - min(section.tokens - target, section.count_spare_tokens())
     _, message, cost = cut_text(
-        section.text, lambda text: _summary_message(strategy, text), room, codec, KeptEnd.START
+        section.summary_text, lambda text: _summary_message(strategy, text), room, codec, KeptEnd.START
     )
-    if summary.tokens - section.spare() <= cost < summary.tokens:
+    if summary.tokens - section.count_spare_tokens() <= cost < summary.tokens:
         summary.write((message,), (cost,), "", "")
-    if section.used > target and section.spare() >= summary.tokens:
-        summary.leave("summary", "even cut it did not fit")
+    if section.tokens > target and section.count_spare_tokens() >= summary.tokens:
+        summary.omit("summary", "even cut it did not fit")
 
 
 def _apply_summary(
     section: Section, leaves: Sequence[Leaf], target: int | None, codec: Codec, strategy: Summarise
 ) -> bool:
     """Replace the units a summary covers by it, if it is shorter and, with a target, makes the section fit it."""
-    if not section.text:
+    if not section.summary_text:
         return False
-    covered = leaves[: section.covers]
-    text = shorten_text(section.text, strategy.tokens, codec.counter, KeptEnd.START)
+    covered_leaves = leaves[: section.covered_count]
+    text = shorten_text(section.summary_text, strategy.tokens, codec.counter, KeptEnd.START)
     message = _summary_message(strategy, text)
     cost = codec.cost(message)
-    replaced = sum([leaf.tokens for leaf in covered])
+    replaced_tokens = sum([leaf.tokens for leaf in covered_leaves])
     if section.summary is not None:
-        replaced += section.summary.tokens
-    saved = replaced - cost
-    if saved <= 0 or saved > section.spare():
+        replaced_tokens += section.summary.tokens
+    saved_tokens = replaced_tokens - cost
+    if saved_tokens <= 0 or saved_tokens > section.count_spare_tokens():
         return False
-    if target is not None and section.used - saved > target:
+    if target is not None and section.tokens - saved_tokens > target:
         return False
-    omit_leaves(covered, "summary", f"the summary {strategy.id} stands for it")
+    omit_leaves(covered_leaves, "summary", f"the summary {strategy.id} stands for it")
     if section.summary is None:
         section.summary = Leaf(MessageGroup((message,)), section, 0)
     section.summary.write((message,), (cost,), "", "")
@@ -297,17 +305,17 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
         message = compose_message(node, [pieces[index] for index in sorted(best_first[:count])])
         return message, codec.cost(message)
 
-    room = target - (section.used - leaf.tokens)
-    count, most = 1, len(pieces) - 1
+    room = target - (section.tokens - leaf.tokens)
+    count, max_count = 1, len(pieces) - 1
     message, cost = compose_best(count)
-    while cost <= room and count < most:
-        middle = (count + most + 1) // 2
+    while cost <= room and count < max_count:
+        middle = (count + max_count + 1) // 2
         larger, larger_cost = compose_best(middle)
         if larger_cost <= room:
             count, message, cost = middle, larger, larger_cost
         else:
-            most = middle - 1
-    while cost >= leaf.tokens or leaf.section.spare() < leaf.tokens - cost:
+            max_count = middle - 1
+    while cost >= leaf.tokens or leaf.section.count_spare_tokens() < leaf.tokens - cost:
         count += 1
         if count >= len(pieces):
             return
@@ -323,30 +331,30 @@ def shorten_leaf(
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it.
 
-    Recalled text keeps its beginning, which says who spoke; where no more is left of it, it is left out.
+    Recalled text keeps its beginning, which names the speaker; it is left out if the cut would not keep the name.
     """
     node = leaf.node
     is_recalled = isinstance(node, ComposedMessage) and node.kind == "recall"
     if is_recalled:
         keep = KeptEnd.START
-    excess = min(section.used - target, leaf.section.spare())
+    excess = min(section.tokens - target, leaf.section.count_spare_tokens())
     room = max(leaf.tokens - excess, 0)
-    for _ in range(3):
+    for _ in range(3):  # a floor may refuse a cut that is too deep: then cut a little less
         if room >= leaf.tokens:
             return
         pieces, messages, costs = _cut_leaf(leaf, room, codec, keep)
         cost = sum(costs)
         if cost >= leaf.tokens:
             return
-        spare = leaf.section.spare()
+        spare = leaf.section.count_spare_tokens()
         if is_recalled and not any(": " in piece.text for piece in pieces):
             if spare >= leaf.tokens:
-                leaf.leave(rule, "not even its beginning fits")
+                leaf.omit(rule, "not even its beginning fits")
             return
         if spare >= leaf.tokens - cost:
             leaf.pieces = pieces
             leaf.write(messages, costs, rule, reason)
-            leaf.cut = True
+            leaf.is_cut = True
             return
         room += max(1, room - cost)
 
@@ -354,18 +362,18 @@ def shorten_leaf(
 def _cut_leaf(
     leaf: Leaf, room: int, codec: Codec, keep: KeptEnd | None
 ) -> tuple[tuple[Piece, ...], tuple[PromptMessage, ...], tuple[int, ...]]:
-    """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
+    """Return a unit cut to `room` tokens, from its original text; of a composed message the lowest-ranked piece."""
     node = leaf.node
     if isinstance(node, MessageGroup):
-        return ((), *cut_messages(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
+        return ((), *cut_messages(node.messages, leaf.whole_costs or (leaf.full_tokens,), room, codec, keep))
     pieces = list(leaf.pieces)
     index = sort_by_rank(pieces)[-1]
-    whole = next(piece for piece in node.pieces if piece.id == pieces[index].id)
+    whole_piece = next(piece for piece in node.pieces if piece.id == pieces[index].id)
 
     def write(text: str) -> PromptMessage:
-        pieces[index] = whole._replace(text=text)
+        pieces[index] = whole_piece._replace(text=text)
         return compose_message(node, pieces)
 
-    text, message, cost = cut_text(whole.text, write, room, codec, keep)
-    pieces[index] = whole._replace(text=text)
+    text, message, cost = cut_text(whole_piece.text, write, room, codec, keep)
+    pieces[index] = whole_piece._replace(text=text)
     return tuple(pieces), (message,), (cost,)

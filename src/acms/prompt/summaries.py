@@ -28,7 +28,7 @@ from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
 from acms.prompt.content import steps_of
-from acms.prompt.steps import Fixed, Log, Readable, Step, WrittenMessage
+from acms.prompt.steps import FixedNode, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
 from acms.recall.pipeline import LogSpan, count_tokens_before
@@ -103,10 +103,10 @@ class Summaries:
         if not loaded.groups:
             raise ValidationError("has no messages", field="content")
         existing = loaded.strategy
-        rest = loaded.groups[existing.covers :]
-        if not rest:
+        new_groups = loaded.groups[existing.covers :]
+        if not new_groups:
             return existing.text
-        text = await run.asked(NeedSummary(id, existing.text, rest, tokens))
+        text = await run.summarize(NeedSummary(id, existing.text, new_groups, tokens))
         await run.put(text, len(loaded.groups))
         return text
 
@@ -142,11 +142,11 @@ class _LoadedContent:
     groups: Sequence[MessageGroup]
     entries: Mapping[str, Entry]
     stamp: str
-    #: The stored text and its watermark, and for how many of the groups it stands; nothing where it does not match.
+    #: The stored text, its watermark, and how many of the groups it covers; "", None and 0 if it does not match.
     text: str
-    mark: Watermark | None
+    watermark: Watermark | None
     covers: int
-    #: How many more groups there are here than the scope has.
+    #: How many of the groups the scope does not have, since one group with the stored text replaces them.
     hidden: int = 0
 
 
@@ -186,11 +186,11 @@ class SummaryRun:
     #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
     reason: str = ""
     #: The text stored under its id, or "".
-    stored: str = ""
+    stored_text: str = ""
     _entry: KVEntry | None = None
-    _read: bool = False
-    _known: _LoadedContent | None = None
-    _kept: list[_Question] = field(default_factory=list)
+    _is_read: bool = False
+    _content: _LoadedContent | None = None
+    _asked_questions: list[_Question] = field(default_factory=list)
 
     @property
     def model(self) -> str:
@@ -198,14 +198,14 @@ class SummaryRun:
         return RECIPE if self.summarizer is None else model_name(self.summarizer)
 
     async def reach(self, *, stamp: str) -> int:
-        """Return how far back a log must be read for `load`: to an group with no more tokens before it.
+        """Return how far back a log must be read for `load`: to a group with at most so many tokens before it.
 
-        0 when it must be read from its beginning. `stamp` is the state of the log: another one when anything in it was
-        rewritten, the same when it has only grown.
+        0 when it must be read from its beginning. `stamp` identifies the state of the log: it changes when anything in
+        the log is rewritten, not when the log grows.
         """
-        entry = await self._stored()
-        mark = None if entry is None else summary_coverage.parse_watermark(entry.metadata)
-        return summary_coverage.find_resume_offset(mark, model=self.model, stamp=stamp)
+        entry = await self._read_entry()
+        watermark = None if entry is None else summary_coverage.parse_watermark(entry.metadata)
+        return summary_coverage.find_resume_offset(watermark, model=self.model, stamp=stamp)
 
     async def load(
         self,
@@ -217,32 +217,34 @@ class SummaryRun:
     ) -> Loaded | None:
         """Return how a content is summarised: the stored text, and for how many of its groups it stands.
 
-        `groups` are the whole content, or of a log as much as `reach` says (`whole=False`). Then the stored text stands
-        in place of all that it covers; None when they do not go on from it: read the whole log and load again.
-        `entries` are those that the groups show: their markers and their privacy are heeded where they are given.
+        `groups` are the whole content, or with `whole=False` the part of a log that `reach` says. In a part, the stored
+        text replaces all that it covers; None if the part does not continue it: then read the whole log and load again.
+        `entries` are those that the groups show: the summarizer is given their markers, and their privacy is respected.
         """
-        entry = await self._stored()
-        text = self.stored
-        mark = summary_coverage.parse_watermark(entry.metadata) if entry is not None else None
+        entry = await self._read_entry()
+        text = self.stored_text
+        watermark = summary_coverage.parse_watermark(entry.metadata) if entry is not None else None
         if not text:
-            found = Match()  # nothing is stored, which needs no reason
+            match = Match()  # nothing is stored, which needs no reason
         elif self.counter.count(text) > self.tokens:
-            found = Match(reason=f"it has more than {self.tokens} tokens")
+            match = Match(reason=f"it has more than {self.tokens} tokens")
         else:
-            found = summary_coverage.match_watermark(mark, groups, model=self.model, stamp=stamp, whole=whole)
-        self.reason = found.reason
-        if not found.covers:
+            match = summary_coverage.match_watermark(
+                watermark, groups, model=self.model, stamp=stamp, whole=whole
+            )
+        self.reason = match.reason
+        if not match.covers:
             if not whole:
                 return None  # what the stored text covers was not read: the caller must read the whole log
-            text, mark = "", None
-        shown = {one.id: one for one in entries}
-        self._known = known = _LoadedContent(groups, shown, stamp, text, mark, found.covers)
+            text, watermark = "", None
+        entries_by_id = {entry_shown.id: entry_shown for entry_shown in entries}
+        self._content = content = _LoadedContent(groups, entries_by_id, stamp, text, watermark, match.covers)
         role = summary_coverage.role_of_summary(self.role, groups, whole=whole)
         if whole:
-            return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(groups))
-        known.hidden = found.covers - 1  # one group, the summary, stands for the groups it covers
+            return Loaded(Summarise(self.id, text, match.covers, self.tokens, role), tuple(groups))
+        content.hidden = match.covers - 1  # one group, the summary, stands for the groups it covers
         first = MessageGroup((summary_coverage.build_summary_message(text, role),))
-        return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *groups[found.covers :]))
+        return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *groups[match.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, LogSpan]:
         """Read a log from where its stored summary ends, or all of it if the summary does not match, and load it.
@@ -250,30 +252,30 @@ class SummaryRun:
         The newest messages that fill `room` tokens are read in any case, all of them for None: a log that fits as a
         whole is shown without a summary.
         """
-        gathered = await view.said() if room is None else await view.said(budget=room)
-        reach = await self.reach(stamp=gathered.stamp)
-        if not gathered.whole and count_tokens_before(gathered.units[0]) > reach:
-            gathered = await view.said(since=reach) if reach else await view.said()
+        span = await view.said() if room is None else await view.said(budget=room)
+        reach = await self.reach(stamp=span.stamp)
+        if not span.whole and count_tokens_before(span.units[0]) > reach:
+            span = await view.said(since=reach) if reach else await view.said()
         while True:
-            units = contents.build_groups(gathered.units, view.counter.name)
-            entries = [entry for unit in gathered.units for entry in unit.entries]
-            loaded = await self.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
+            units = contents.build_groups(span.units, view.counter.name)
+            entries = [entry for unit in span.units for entry in unit.entries]
+            loaded = await self.load(units, stamp=span.stamp, whole=span.whole, entries=entries)
             if loaded is not None:
-                return loaded, gathered
-            gathered = await view.said()
+                return loaded, span
+            span = await view.said()
 
     async def answer(self, need: NeedSummary) -> str | None:
         """Return a text for a question of the fit; None when the summarizer has none, and `warnings` says why."""
         try:
-            return await self.asked(need)
+            return await self.summarize(need)
         except ACMSError as error:
             log_event(logging.WARNING, "summary_failed", summary=self.id, error=safe_error(error))
             self.warnings.append(f"there is no new summary {self.id!r}: {safe_error(error)}")
             return None
 
-    async def asked(self, need: NeedSummary) -> str:
-        """Have the summarizer write a text; renders that need the same one at the same time share it."""
-        turns = summary_coverage.turns_of_groups(need.groups, need.existing, self._loaded().entries)
+    async def summarize(self, need: NeedSummary) -> str:
+        """Return a text of the summarizer; renders that need the same one at the same time share one call."""
+        turns = summary_coverage.turns_of_groups(need.groups, need.existing, self._require_content().entries)
         turns_of_existing = 1 if need.existing else 0
         if len(turns) == turns_of_existing:
             raise ProviderError("there is no text to summarise", provider=self.model)
@@ -284,7 +286,7 @@ class SummaryRun:
         key = (id(asyncio.get_running_loop()), id(self.summarizer), digest)
         with _guard:
             question = _questions.setdefault(key, _Question())
-        self._kept.append(question)  # it lives as long as a render refers to it
+        self._asked_questions.append(question)  # it lives as long as a render refers to it
         async with question.lock:
             if not question.text and question.error is None:
                 try:
@@ -308,10 +310,10 @@ class SummaryRun:
         Of two concurrent renders, the text that covers more is kept. A failing store is reported in `warnings`: the
         prompt is not affected, and the next render asks again.
         """
-        used = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
+        new_summary = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
         try:
-            if used is not None:
-                await self.put(*used)
+            if new_summary is not None:
+                await self.put(*new_summary)
             else:
                 await self._stamp()
         except Exception as error:
@@ -320,57 +322,67 @@ class SummaryRun:
 
     async def put(self, text: str, covers: int) -> None:
         """Store a text that covers so many groups of the scope, and pin it."""
-        known = self._loaded()
-        covers += known.hidden
-        mark = summary_coverage.build_watermark(
-            known.mark, known.covers, known.groups, covers, model=self.model, stamp=known.stamp
+        content = self._require_content()
+        covers += content.hidden
+        watermark = summary_coverage.build_watermark(
+            content.watermark, content.covers, content.groups, covers, model=self.model, stamp=content.stamp
         )
-        await self._write(text, mark)
+        await self._write(text, watermark)
         if self.pin is not None:
             pinned_keys = [getattr(pin, "key", None) for pin in await self.pin.list()]
             if self.id not in pinned_keys:
                 await self.pin.pin(self.id)
 
     async def _stamp(self) -> None:
-        """Store the current state of the log with a text that still matches it, so that it need not be read whole."""
-        known = self._known
-        if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
+        """Store the current state of the log with a text that still matches it: the next render reads only its end."""
+        content = self._content
+        if (
+            content is None
+            or content.watermark is None
+            or not content.stamp
+            or content.watermark.stamp == content.stamp
+        ):
             return
-        mark = summary_coverage.build_watermark(
-            known.mark, known.covers, known.groups, known.covers, model=self.model, stamp=known.stamp
+        watermark = summary_coverage.build_watermark(
+            content.watermark,
+            content.covers,
+            content.groups,
+            content.covers,
+            model=self.model,
+            stamp=content.stamp,
         )
-        if mark.stamp:
-            await self._write(known.text, mark)
+        if watermark.stamp:
+            await self._write(content.text, watermark)
 
-    async def _write(self, text: str, mark: Watermark) -> None:
+    async def _write(self, text: str, watermark: Watermark) -> None:
         """Store a text, unless one that another process stored meanwhile covers at least as much."""
 
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
-            kept: dict[str, Json] = {}
+            metadata: dict[str, Json] = {}
             if entry is not None:
-                kept = dict(entry.metadata)
-                changed = entry != self._entry and bool(_text_of_entry(entry))
-                if changed and not summary_coverage.covers_more_groups(
-                    mark, summary_coverage.parse_watermark(entry.metadata)
+                metadata = dict(entry.metadata)
+                was_replaced = entry != self._entry and bool(_text_of_entry(entry))
+                if was_replaced and not summary_coverage.covers_more_groups(
+                    watermark, summary_coverage.parse_watermark(entry.metadata)
                 ):
                     return None
-            return text, {**kept, **self.metadata, summary_coverage.FIELD: mark.to_json()}
+            return text, {**metadata, **self.metadata, summary_coverage.FIELD: watermark.to_json()}
 
-        stored = await change_entry(self.store, self.id, change)
-        name = "summary_stored" if stored else "summary_superseded"
-        log_event(logging.INFO, name, summary=self.id, atoms=mark.atoms)
+        is_stored = await change_entry(self.store, self.id, change)
+        name = "summary_stored" if is_stored else "summary_superseded"
+        log_event(logging.INFO, name, summary=self.id, atoms=watermark.atoms)
 
-    async def _stored(self) -> KVEntry | None:
+    async def _read_entry(self) -> KVEntry | None:
         """Read the stored entry, once: a render continues with the first version it read."""
-        if not self._read:
-            self._entry, self._read = await self.store.get(self.id), True
-            self.stored = "" if self._entry is None else _text_of_entry(self._entry)
+        if not self._is_read:
+            self._entry, self._is_read = await self.store.get(self.id), True
+            self.stored_text = "" if self._entry is None else _text_of_entry(self._entry)
         return self._entry
 
-    def _loaded(self) -> _LoadedContent:
-        if self._known is None:
+    def _require_content(self) -> _LoadedContent:
+        if self._content is None:
             raise ACMSError(f"the summary {self.id!r} was not loaded")
-        return self._known
+        return self._content
 
 
 def _text_of_entry(entry: KVEntry) -> str:
@@ -385,18 +397,18 @@ def _text_of_entry(entry: KVEntry) -> str:
 
 async def _groups_of_steps(steps: Sequence[Step]) -> list[MessageGroup]:
     """Return the messages of some steps of a prompt, every tool call with its answers."""
-    found: list[MessageGroup] = []
+    groups: list[MessageGroup] = []
     for step in steps:
         if isinstance(step, WrittenMessage):
-            found.append(MessageGroup((step.message,)))
+            groups.append(MessageGroup((step.message,)))
         elif isinstance(step, Log):
-            found += contents.build_groups((await step.session.said()).units, step.session.counter.name)
-        elif isinstance(step, Fixed):
-            found += contents.flatten_nodes([step.node])
+            groups += contents.build_groups((await step.session.said()).units, step.session.counter.name)
+        elif isinstance(step, FixedNode):
+            groups += contents.flatten_nodes([step.node])
         else:
             raise ValidationError(
                 "only sessions and messages can be summarised now",
                 field="content",
                 options=("give the session itself", "render it as part of a prompt"),
             )
-    return join_answers(found)
+    return join_answers(groups)

@@ -71,13 +71,13 @@ class Match:
 
 def parse_watermark(metadata: Mapping[str, Json]) -> Watermark | None:
     """Read the watermark beside a stored text; None when there is none of this form."""
-    stored = metadata.get(FIELD)
-    if not isinstance(stored, Mapping):
+    fields = metadata.get(FIELD)
+    if not isinstance(fields, Mapping):
         return None
     kinds: dict[str, type] = {
         "atoms": int, "chain": str, "model": str, "stamp": str, "entry": str, "before": int, "seen": int,
     }  # fmt: skip
-    values = {name: value for name, value in stored.items() if name in kinds}
+    values = {name: value for name, value in fields.items() if name in kinds}
     if not {"atoms", "chain", "model"} <= values.keys():
         return None
     has_wrong_type = any(type(value) is not kinds[name] for name, value in values.items())
@@ -104,51 +104,56 @@ def chain_digests(groups: Iterable[MessageGroup], start: str = "") -> str:
 
 
 def match_watermark(
-    mark: Watermark | None, groups: Sequence[MessageGroup], *, model: str, stamp: str = "", whole: bool = True
+    watermark: Watermark | None,
+    groups: Sequence[MessageGroup],
+    *,
+    model: str,
+    stamp: str = "",
+    whole: bool = True,
 ) -> Match:
     """Return how many of the leading groups a stored summary covers.
 
     `stamp` is the state of the log they all came from, "" when there is none. Unless they are the `whole` content they
     begin somewhere inside it: then only a summary of the same state matches, and it covers the earlier content too.
     """
-    if mark is None:
+    if watermark is None:
         return Match(reason="nothing is stored that says what it stands for")
-    if mark.model != model:
-        return Match(reason=f"it was written by {mark.model}, this prompt is summarised by {model}")
-    if stamp and mark.stamp == stamp:
-        covers = _find_covered_groups(mark, groups, whole=whole)
+    if watermark.model != model:
+        return Match(reason=f"it was written by {watermark.model}, this prompt is summarised by {model}")
+    if stamp and watermark.stamp == stamp:
+        covers = _find_covered_groups(watermark, groups, whole=whole)
         if covers:
             return Match(covers=covers)
     if not whole:
         return Match(reason="the log was rewritten since, or what it stands for has grown")
-    if mark.atoms > len(groups):
-        return Match(reason=f"it stands for {mark.atoms} messages, there are {len(groups)}")
-    if chain_digests(groups[: mark.atoms]) != mark.chain:
-        return Match(reason=f"one of the {mark.atoms} messages it stands for is not what it was")
-    return Match(covers=mark.atoms)
+    if watermark.atoms > len(groups):
+        return Match(reason=f"it stands for {watermark.atoms} messages, there are {len(groups)}")
+    if chain_digests(groups[: watermark.atoms]) != watermark.chain:
+        return Match(reason=f"one of the {watermark.atoms} messages it stands for is not what it was")
+    return Match(covers=watermark.atoms)
 
 
-def _find_covered_groups(mark: Watermark, groups: Sequence[MessageGroup], *, whole: bool) -> int:
+def _find_covered_groups(watermark: Watermark, groups: Sequence[MessageGroup], *, whole: bool) -> int:
     """Return how many of the first groups a summary covers: those up to the entry where it stopped.
 
     0 if some of them have changed since.
     """
     entry_ids = [_last_entry_id(group) for group in groups]
-    if not mark.entry or mark.entry not in entry_ids:
+    if not watermark.entry or watermark.entry not in entry_ids:
         return 0
-    count = entry_ids.index(mark.entry) + 1
+    count = entry_ids.index(watermark.entry) + 1
     # If only the end of a log is loaded, some of the covered groups may be missing.
-    has_expected_count = count == mark.atoms if whole else count <= mark.atoms
-    covered = groups[:count]
-    if not has_expected_count or not _all_logged(covered):
+    has_expected_count = count == watermark.atoms if whole else count <= watermark.atoms
+    covered_groups = groups[:count]
+    if not has_expected_count or not _all_logged(covered_groups):
         return 0
-    was_read = all(group.last <= mark.seen for group in covered)
+    was_read = all(group.last <= watermark.seen for group in covered_groups)
     return count if was_read else 0
 
 
 def build_watermark(
-    old: Watermark | None,
-    known: int,
+    previous: Watermark | None,
+    covered_before: int,
     groups: Sequence[MessageGroup],
     covers: int,
     *,
@@ -157,38 +162,39 @@ def build_watermark(
 ) -> Watermark:
     """Return the watermark of a text that covers so many leading groups.
 
-    `old` is that of the text it continues, which covered the first `known` of them and for whatever was before.
+    `previous` is that of the text it continues, which covered the first `covered_before` of these groups and everything
+    before them.
     """
     count, link, start = covers, "", 0
-    if old is not None and known:
-        count, link, start = old.atoms - known + covers, old.chain, known
-    mark = Watermark(atoms=count, chain=chain_digests(groups[start:covers], link), model=model)
+    if previous is not None and covered_before:
+        count, link, start = previous.atoms - covered_before + covers, previous.chain, covered_before
+    watermark = Watermark(atoms=count, chain=chain_digests(groups[start:covers], link), model=model)
     if not stamp or not _all_logged(groups[:covers]):
-        return mark
+        return watermark
     last = groups[covers - 1]
     seen = max(group.last for group in groups)
-    return replace(mark, stamp=stamp, entry=_last_entry_id(last), before=last.before, seen=seen)
+    return replace(watermark, stamp=stamp, entry=_last_entry_id(last), before=last.before, seen=seen)
 
 
-def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int:
+def find_resume_offset(watermark: Watermark | None, *, model: str, stamp: str) -> int:
     """Return how far back a log must be read to go on from a summary: to the group with no more tokens before it.
 
     0 when it must be read from its beginning.
     """
-    if mark is None or not mark.entry or (mark.stamp, mark.model) != (stamp, model):
+    if watermark is None or not watermark.entry or (watermark.stamp, watermark.model) != (stamp, model):
         return 0
-    return mark.before
+    return watermark.before
 
 
-def covers_more_groups(mine: Watermark, theirs: Watermark | None) -> bool:
+def covers_more_groups(candidate: Watermark, existing: Watermark | None) -> bool:
     """Return whether a text replaces one that another process stored meanwhile: the one covering more stays."""
-    return theirs is None or mine.atoms > theirs.atoms
+    return existing is None or candidate.atoms > existing.atoms
 
 
-def role_of_summary(asked: Role, groups: Iterable[MessageGroup], *, whole: bool) -> Role:
+def role_of_summary(requested_role: Role, groups: Iterable[MessageGroup], *, whole: bool) -> Role:
     """Return the role of a text that covers some groups: one that instructs only where all of them do."""
     instructing = whole and all(message.role in LEADING for group in groups for message in group.messages)
-    return asked if instructing or asked not in LEADING else Role.USER
+    return requested_role if instructing or requested_role not in LEADING else Role.USER
 
 
 def build_summary_message(text: str, role: Role) -> PromptMessage:
@@ -197,28 +203,28 @@ def build_summary_message(text: str, role: Role) -> PromptMessage:
 
 
 def drop_repeated_pins(
-    tree: Scope, fitted: FittedPrompt, stored: Mapping[str, str]
+    tree: Scope, fitted: FittedPrompt, stored_texts: Mapping[str, str]
 ) -> tuple[Scope, tuple[Omission, ...]] | None:
-    """Return the tree without the pins of summaries that are in the prompt anyway, and them; None when there are none.
+    """Return the tree without the pins of summaries that the prompt shows anyway, and these pins; None without any.
 
-    In one prompt a thing appears once: a pinned summary is left out when its own scope shows it, or shows all that it
-    stands for; not when that scope is left out. `stored` are the texts by id: a pin that does not show the text is
-    another thing under the same name.
+    A prompt shows the same text once: a pinned summary is left out when its own scope shows the summary, or shows all
+    messages that it covers; not when that scope is left out. `stored_texts` are the summaries by id: a pin with another
+    text is another value under the same key.
     """
     scopes = _list_scopes(tree, tree.id)
-    shown: dict[str, str] = {}
+    path_by_summary: dict[str, str] = {}
     for path, scope in scopes:
         if isinstance(scope.strategy, Summarise) and _is_rendered(path, scope, scope.strategy, fitted):
-            shown[scope.strategy.id] = path
-    texts = {id: stored[id] for id in shown if stored.get(id)}
-    left: list[Omission] = []
+            path_by_summary[scope.strategy.id] = path
+    texts = {id: stored_texts[id] for id in path_by_summary if stored_texts.get(id)}
+    omissions: list[Omission] = []
     for path, scope in scopes:
         for node in scope.children:
             for piece in node.pieces if _is_pin_block(node) else ():
                 if _contains_text(piece, texts.get(piece.id)):
-                    reason = f"{shown[piece.id]} has it already"
-                    left.append(Omission((piece.id,), path, "once", reason, piece.tokens or 0))
-    return (_drop_pins(tree, texts), tuple(left)) if left else None
+                    reason = f"{path_by_summary[piece.id]} has it already"
+                    omissions.append(Omission((piece.id,), path, "once", reason, piece.tokens or 0))
+    return (_drop_pins(tree, texts), tuple(omissions)) if omissions else None
 
 
 def _is_pin_block(node: Node) -> TypeGuard[ComposedMessage]:
@@ -236,17 +242,19 @@ def _list_scopes(scope: Scope, path: str) -> list[tuple[str, Scope]]:
 
 def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: FittedPrompt) -> bool:
     """Return whether a summary, or everything it covers, is in a prompt."""
-    inside = [one for one in fitted.placed if f"{one.path}/".startswith(f"{path}/")]
-    if not inside:
+    placements = [placement for placement in fitted.placed if f"{placement.path}/".startswith(f"{path}/")]
+    if not placements:
         return False
-    if any(one.path == path and one.rendition == "summary" for one in inside):
+    if any(placement.path == path and placement.rendition == "summary" for placement in placements):
         return True
     first = scope.children[0]
     if strategy.text and isinstance(first, MessageGroup):
         summary = build_summary_message(strategy.text, strategy.role)
         if first.messages == (summary,):  # in place of the oldest
-            return inside[0].message == summary
-    return not any(left.gone and f"{left.path}/".startswith(f"{path}/") for left in fitted.left)
+            return placements[0].message == summary
+    return not any(
+        omission.gone and f"{omission.path}/".startswith(f"{path}/") for omission in fitted.omissions
+    )
 
 
 def _drop_pins(scope: Scope, texts: Mapping[str, str]) -> Scope:
@@ -277,9 +285,9 @@ def turns_of_groups(
         turns.append(Turn(speaker="summary", text=existing, version=0, summary=True))
     for group in groups:
         for message in group.messages:
-            known = [entries[id] for id in message.sources if id in entries]
-            if known and len(known) == len(message.sources):
-                turns += span.turns_of_entries(known)
+            known_entries = [entries[id] for id in message.sources if id in entries]
+            if known_entries and len(known_entries) == len(message.sources):
+                turns += span.turns_of_entries(known_entries)
                 continue
             text = canonical_text(message.parts)
             if text.strip():
@@ -289,7 +297,7 @@ def turns_of_groups(
 
 
 def _last_entry_id(group: MessageGroup) -> str:
-    """Return the id of the last entry an group shows; "" when it shows none."""
+    """Return the id of the last entry a group shows; "" when it shows none."""
     return next((message.sources[-1] for message in reversed(group.messages) if message.sources), "")
 
 

@@ -26,7 +26,7 @@ class CallCutter:
 
     def __init__(self, codec: Codec, *, budget: int, condensed_tokens: int) -> None:
         self._codec = codec
-        #: Tokens that no part of a call exceeds, and those of a condensed output.
+        #: The limit for calls that are shown whole, which no part of them exceeds, and that for a condensed output.
         self._budget = budget
         self._condensed_tokens = condensed_tokens
         #: Of the calls that were cut last, by version: tokens of each message, whole and as shown.
@@ -35,7 +35,7 @@ class CallCutter:
     def cut(
         self, groups: Sequence[MessageGroup], limits: Mapping[int, int], question: str = ""
     ) -> list[MessageGroup]:
-        """Return groups with each part of a finished tool call cut to its limit, by the version of the call.
+        """Return groups with each part of a finished tool call cut to its limit; `limits` are by version of the call.
 
         Calls without a limit of their own are condensed, other messages without one are left whole. The user message
         before an output decides which parts of it are kept; `question` is the user message before all groups.
@@ -49,7 +49,7 @@ class CallCutter:
         return cut_groups
 
     def _cut_group(self, group: MessageGroup, limit: int | None, question: str) -> MessageGroup:
-        """Return an group with each part cut to a limit, and note the tokens of what was cut."""
+        """Return a group with each part cut to a limit, and note the tokens of what was cut."""
         if limit is None:
             if not _is_call(group):
                 return group
@@ -60,18 +60,18 @@ class CallCutter:
             messages = tuple([self._cut_long_message(message, limit) for message in group.messages])
         cost = self._codec.cost
         cuts: dict[str, tuple[int, int]] = {}
-        for whole, shown in zip(group.messages, messages, strict=True):
-            if shown is not whole:
-                cuts.update(dict.fromkeys(whole.sources, (cost(whole), cost(shown))))
+        for original, shortened in zip(group.messages, messages, strict=True):
+            if shortened is not original:
+                cuts.update(dict.fromkeys(original.sources, (cost(original), cost(shortened))))
         if cuts:
             self.last_cuts[group.first] = cuts
         return group._replace(messages=messages)
 
     def _cut_message(self, message: PromptMessage, limit: int, question: str) -> PromptMessage:
         """Return a message with each part cut to a limit; itself if nothing has to be cut."""
-        known = message.tokens if message.counter == self._codec.counter.name else None
-        if message.role is Role.TOOL and known is not None and known <= limit:
-            return message
+        known_tokens = message.tokens if message.counter == self._codec.counter.name else None
+        if message.role is Role.TOOL and known_tokens is not None and known_tokens <= limit:
+            return message  # the stored count shows that it fits, which saves counting its parts
         entry = message.sources[0] if message.sources else ""
         parts = tuple([self._cut_part(part, limit, question, entry) for part in message.parts])
         if parts == message.parts:
@@ -105,10 +105,10 @@ class CallCutter:
     ) -> tuple[list[MessageGroup], dict[int, int]]:
         """Return groups cut to the given limits, all other calls condensed, and the limits of all calls cut."""
         cut_groups = self.cut(groups, limits, question)
-        condensed = {
+        condensed_limits = {
             group.first: self._condensed_limit(group) for group in groups if group.first in self.last_cuts
         }
-        return cut_groups, condensed | dict(limits)
+        return cut_groups, condensed_limits | dict(limits)
 
     def _condensed_limit(self, group: MessageGroup) -> int:
         """Return the tokens of each part of a condensed call, which has at most four times those of one output."""
@@ -132,16 +132,16 @@ class CallCutter:
         limits = dict(limits)
         for index in reversed(range(len(groups))):
             group = groups[index]
-            shown = costs[index] if index >= start else 0
-            whole = sum(map(self._codec.cost, group.messages))
-            if whole > shown + budget:
-                if shown + budget < LEAST_SHOWN:
+            shown_tokens = costs[index] if index >= start else 0
+            whole_tokens = sum(map(self._codec.cost, group.messages))
+            if whole_tokens > shown_tokens + budget:
+                if shown_tokens + budget < LEAST_SHOWN:
                     break
-                limits[group.first] = self.limit_within(group, shown + budget)
+                limits[group.first] = self.limit_within(group, shown_tokens + budget)
             elif _is_call(group):
                 limits[group.first] = self._budget
-            (cut,) = self.cut([group], limits)
-            budget -= sum(map(self._codec.cost, cut.messages)) - shown
+            (cut_group,) = self.cut([group], limits)
+            budget -= sum(map(self._codec.cost, cut_group.messages)) - shown_tokens
             start = min(start, index)
         return start, limits
 
@@ -161,7 +161,7 @@ class CallCutter:
 
 
 def _is_call(group: MessageGroup) -> bool:
-    """Return whether an group is a tool call with its results."""
+    """Return whether a group is a tool call with its results."""
     return any(message.role is Role.TOOL for message in group.messages)
 
 

@@ -16,25 +16,25 @@ MARK = "[…]"
 
 
 def shorten_text(text: str, budget: int, counter: TokenCounter, keep: KeptEnd | None = None) -> str:
-    """Return the most of a text that a budget holds, with a mark where it was cut; "" when nothing fits.
+    """Return as much of a text as a budget holds, with a mark where it was cut; "" when nothing fits.
 
     `keep` names the end that is kept: its head, its tail, or with None two thirds head and one third tail. The longest
     such text is found by bisection, so it ends on a token boundary.
     """
 
-    def cut_to(kept: int) -> str:
+    def cut_to(kept_chars: int) -> str:
         if keep is KeptEnd.START:
-            return f"{text[:kept].rstrip()} {MARK}"
+            return f"{text[:kept_chars].rstrip()} {MARK}"
         if keep is KeptEnd.END:
-            return f"{MARK} {text[len(text) - kept :].lstrip()}"
-        tail = kept // 3
-        return f"{text[: kept - tail].rstrip()} {MARK} {text[len(text) - tail :].lstrip()}"
+            return f"{MARK} {text[len(text) - kept_chars :].lstrip()}"
+        tail = kept_chars // 3
+        return f"{text[: kept_chars - tail].rstrip()} {MARK} {text[len(text) - tail :].lstrip()}"
 
     if budget <= 0:
         return ""
     if fits_budget(text, budget, counter):
         return text
-    low, high = 0, min(len(text), max(4, budget))
+    low, high = 0, min(len(text), max(4, budget))  # as a rule, so many characters fit
     while high < len(text) and counter.count(cut_to(high)) <= budget:
         low, high = high, min(len(text), high * 2)
     while low < high:
@@ -58,7 +58,7 @@ def cut_messages(
     Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have a
     result. Reasoning and media are never cut, and a role never changes.
     """
-    cut, cut_costs = list(messages), list(costs)
+    shorter_messages, cut_costs = list(messages), list(costs)
     # Each step: the indexes of the messages that it may cut, and the function that cuts one of them.
     results = [index for index, message in enumerate(messages) if _has_result(message)]
     texts = [index for index in range(len(messages)) if index not in results]
@@ -68,15 +68,17 @@ def cut_messages(
         calls = [index for index, message in enumerate(messages) if _has_call(message)]
         steps.append((calls, _cut_calls))
     for indexes, cut_one in steps:
-        over = sum(cut_costs) - room
-        if over <= 0 or not indexes:
+        excess = sum(cut_costs) - room
+        if excess <= 0 or not indexes:
             continue
-        before = [cut_costs[index] for index in indexes]
-        level = find_level(before, sum(before) - over)
+        costs_before = [cut_costs[index] for index in indexes]
+        level = find_level(costs_before, sum(costs_before) - excess)
         for index in indexes:
             if cut_costs[index] > level:
-                cut[index], cut_costs[index] = cut_one(cut[index], cut_costs[index], level, codec, keep)
-    return tuple(cut), tuple(cut_costs)
+                shorter_messages[index], cut_costs[index] = cut_one(
+                    shorter_messages[index], cut_costs[index], level, codec, keep
+                )
+    return tuple(shorter_messages), tuple(cut_costs)
 
 
 def _cut_message(
@@ -95,11 +97,11 @@ def _cut_calls(
 ) -> tuple[PromptMessage, int]:
     """Return a message with shorter arguments in its calls, still valid JSON; unchanged if that saves nothing."""
     costs = [codec.counter.count(part.arguments) for part in message.parts if isinstance(part, ToolCall)]
-    most = max(1, find_level(costs, sum(costs) - (cost - room)))
+    max_tokens = max(1, find_level(costs, sum(costs) - (cost - room)))
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            part = replace(part, arguments=condense_arguments(part.arguments, most, codec.counter))
+            part = replace(part, arguments=condense_arguments(part.arguments, max_tokens, codec.counter))
         parts.append(part)
     shorter = replace(message, parts=tuple(parts), tokens=None, counter="")
     price = codec.cost(shorter)
@@ -114,8 +116,8 @@ def cut_text(
     `write` makes the message of a text. When not even the mark fits, the mark is returned: the caller must check the
     cost.
     """
-    least = write(MARK)
-    price = codec.cost(least)
+    mark_message = write(MARK)
+    price = codec.cost(mark_message)
     framing = price - codec.counter.count(MARK)
     limit = room - framing
     while limit > 0:
@@ -127,7 +129,7 @@ def cut_text(
         if cost <= room:
             return content, message, cost
         limit -= cost - room
-    return MARK, least, price
+    return MARK, mark_message, price
 
 
 def _has_result(message: PromptMessage) -> bool:
@@ -146,9 +148,9 @@ def _text_of_message(message: PromptMessage) -> str:
 
 
 def _replace_text(message: PromptMessage, text: str) -> PromptMessage:
-    """Return a message whose first tool result, or else first text, is replaced; other texts are dropped.
+    """Return a message with another text: in its first tool result, or without results in place of all its texts.
 
-    Its stored token count is dropped too: it has to be counted again.
+    Further results stay. The stored token count is dropped: the message has to be counted again.
     """
     kind = ToolResult if _has_result(message) else Text
     parts: list[Part] = []

@@ -29,7 +29,7 @@ from acms.prompt.excerpts import find_own_logs
 from acms.prompt.steps import Readable
 
 FORMAT = 3
-"""Version of the record's format; a record of another version counts as none."""
+"""Version of the record's format; a record of another version is ignored."""
 
 Windows = dict[int, str]
 """Packed windows by budget, the ones stored last first."""
@@ -47,7 +47,7 @@ class WindowRecord:
         self._revision: int | None = None
         self._windows: Windows = {}
         #: The window for the budget in this log's own record.
-        self.own: CacheWindow | None = None
+        self.own_window: CacheWindow | None = None
         #: The budget that the loaded window was made for.
         self.made_for = budget
         #: Warnings about failed reads and writes.
@@ -75,11 +75,11 @@ class WindowRecord:
             self._revision = record.rev
             self._windows = read_windows(record.data)
             window = self._choose(self._windows)
-            self.own = window if self.made_for == self.budget else None
+            self.own_window = window if self.made_for == self.budget else None
             return window
         self._revision = 0
         for ancestor, fork in reversed(context.lineage):
-            if ancestor == context.id:
+            if ancestor == context.id:  # its own record was looked for above
                 continue
             try:
                 record = await self._storage.record(ancestor, self._name)
@@ -91,7 +91,7 @@ class WindowRecord:
         return None
 
     def _choose(self, windows: Windows) -> CacheWindow | None:
-        """Return the window of the budget, else the one that was stored last."""
+        """Return the window of the budget, else the one that was stored last; None if none is stored."""
         if not windows:
             return None
         self.made_for = self.budget if self.budget in windows else next(iter(windows))
@@ -105,13 +105,15 @@ class WindowRecord:
         """
         if self._revision is None:  # the record could not be read, so it is not overwritten
             return True
-        others = {budget: packed for budget, packed in self._windows.items() if budget != self.budget}
+        other_windows = {
+            budget: packed_window for budget, packed_window in self._windows.items() if budget != self.budget
+        }
         try:
-            data = write_windows({self.budget: window.pack(), **others})
+            data = write_windows({self.budget: window.pack(), **other_windows})
             await self._storage.put_record(context, self._name, data, rev=self._revision)
         except ConflictError:
             return False
-        except StorageReadOnlyError:  # as with a view
+        except StorageReadOnlyError:  # nothing can be stored, as with a view, and trying again would not help
             return True
         except Exception as error:
             log_event(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
@@ -119,8 +121,9 @@ class WindowRecord:
                 "the next request of this prompt loses the provider's cache: the record of where this one shows what "
                 f"was recalled could not be stored ({safe_error(error)})"
             )
+            # The stored window must not be continued: this request did not show it.
             if replaces and self._revision:
-                data = write_windows(others) if others else {}
+                data = write_windows(other_windows) if other_windows else {}
                 with suppress(Exception):
                     await self._storage.put_record(context, self._name, data, rev=self._revision)
         return True
@@ -135,14 +138,14 @@ def read_windows(record: Mapping[str, Any]) -> Windows:
 
 def write_windows(windows: Windows) -> dict[str, Json]:
     """Serialize the first window, and up to three others, as far as they fit into a record."""
-    stored: list[list[Json]] = []
+    rows: list[list[Json]] = []
     bytes_left = RECORD_BYTES - 1024  # the rest is for the frame of the record
-    for budget, packed in windows.items():
-        bytes_left -= len(json.dumps([budget, packed])) + 1
-        if stored and (bytes_left < 0 or len(stored) == 4):
+    for budget, packed_window in windows.items():
+        bytes_left -= len(json.dumps([budget, packed_window])) + 1
+        if rows and (bytes_left < 0 or len(rows) == 4):
             break
-        stored.append([budget, packed])
-    return {"format": FORMAT, "epochs": stored}
+        rows.append([budget, packed_window])
+    return {"format": FORMAT, "epochs": rows}
 
 
 # ── whether a window can go on ──────────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +154,10 @@ def write_windows(windows: Windows) -> dict[str, Json]:
 async def load_window_entries(
     session: Readable, window: CacheWindow, context: Context
 ) -> dict[str, Entry] | None:
-    """Return the entries that a window shows, redacted, by id; None if it can no longer go on."""
+    """Return the entries that a window shows, redacted, by id; None if the window can no longer be continued.
+
+    That is the case if an entry it shows was erased, replaced or retracted, or has another label now.
+    """
     storage = session.storage
     head = await storage.head(context.id)
     if head.epoch != window.generation:
@@ -160,18 +166,18 @@ async def load_window_entries(
     live = [row for row in rows if row is not None and row.state is State.LIVE]
     if len(live) < len(rows):
         return None
-    lineage = find_own_logs(context)
-    foreign = cache_window.group_foreign_ids(window, lineage)
-    own = [row for row in live if row.context in lineage]
-    shown = await replacements_at(storage, context.id, head, head.version)
-    searchable = await replacements_at(storage, context.id, head, head.version, searchable=True)
-    if not cache_window.is_window_valid(window, shown, searchable, own):
+    own_logs = find_own_logs(context)
+    foreign_ids = cache_window.group_foreign_ids(window, own_logs)
+    own_rows = [row for row in live if row.context in own_logs]
+    log_replacements = await replacements_at(storage, context.id, head, head.version)
+    recall_replacements = await replacements_at(storage, context.id, head, head.version, searchable=True)
+    if not cache_window.is_window_valid(window, log_replacements, recall_replacements, own_rows):
         return None
-    if not await _are_foreign_entries_valid(storage, foreign):
+    if not await _are_foreign_entries_valid(storage, foreign_ids):
         return None
     entries = {entry.id: entry for entry in session.redactor.redact_entries(live)}
-    current = await _are_labels_current(session, window, context, foreign, live, entries)
-    return entries if current else None
+    labels_are_current = await _are_labels_current(session, window, context, foreign_ids, live, entries)
+    return entries if labels_are_current else None
 
 
 async def _are_foreign_entries_valid(
@@ -184,7 +190,7 @@ async def _are_foreign_entries_valid(
         except SessionNotFoundError:
             return False
         if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
-            return False
+            return False  # no other session may show a private log, or one without a namespace
         replacements = await replacements_at(storage, owner, head, head.version)
         for row in await storage.get(ids):
             if row is None or replacements.replaced_by(row.version) is not None:
@@ -196,7 +202,7 @@ async def _are_labels_current(
     session: Readable,
     window: CacheWindow,
     context: Context,
-    foreign: Mapping[str, Sequence[str]],
+    foreign_ids: Mapping[str, Sequence[str]],
     rows: Sequence[Entry],
     entries: Mapping[str, Entry],
 ) -> bool:
@@ -206,16 +212,16 @@ async def _are_labels_current(
     texts = cache_window.collect_visible_texts((), window.blocks, entries)
     rows_by_log: dict[str, list[Entry]] = {}
     for row in rows:
-        owner = row.context if row.context in foreign else context.id
+        owner = row.context if row.context in foreign_ids else context.id
         rows_by_log.setdefault(owner, []).append(row)
-    for owner, owned in rows_by_log.items():
+    for owner, rows_of_log in rows_by_log.items():
         head = await storage.head(owner)
         if head.version == head.messages:  # there are no facts
             continue
         periods = labels.times
         if owner != context.id:
             periods = await valid_times_at(storage, owner, head, head.version)
-        for row in owned:
+        for row in rows_of_log:
             period = periods.get(row.version)
             if period is None and row.kind is not Kind.FACT:
                 period = Period()

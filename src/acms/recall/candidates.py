@@ -57,8 +57,8 @@ class CandidateSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Conditions for candidates."""
+class Conditions:
+    """The conditions that an entry must meet to be a candidate."""
 
     min_relevance: float = 0.0
     #: Whether only entries above the cutoff are candidates.
@@ -73,8 +73,8 @@ class Terms:
     shown: Collection[int] = ()
     #: Whether the newest unit is the query itself.
     newest_is_query: bool = False
-    #: Messages with outdated statements, known from this log and from the namespace's profile: these are shown only in
-    #: the current episode.
+    #: Messages with outdated statements, by facts of this log, and by facts of the namespace's profile. Such messages
+    #: are shown only in the current episode.
     stale: Stale = NONE
     profile: Stale = NONE
     #: Labels of messages and summaries that may be outdated.
@@ -96,7 +96,7 @@ def group_at_index(corpus: Corpus, position: int) -> tuple[EntryGroup[IndexedEnt
         return unit, ""
     for member in members:
         if snapshot.tool_call_state([member]).are_included and _is_summarised(corpus, member):
-            # A summary stands for the call, so the answer is shown alone.
+            # A summary covers the call, so the answer is shown without it.
             return EntryGroup((snapshot.doc(document)._replace(group=None),)), ""
     return unit, NO_CALL
 
@@ -116,7 +116,7 @@ def find_newest_group(corpus: Corpus) -> EntryGroup[IndexedEntry] | None:
 
 
 def _find_group_before(corpus: Corpus, end: int) -> tuple[EntryGroup[IndexedEntry], int] | None:
-    """Return the newest unit of the queried log that can be shown and ends before a position, and where it ends."""
+    """Return the newest unit of the queried log that can be shown and ends before `end`, and where it ends."""
     for position in range(end - 1, corpus.start - 1, -1):
         unit, hidden_reason = group_at_index(corpus, position)
         if not hidden_reason and unit.entries[-1].version == corpus.document(position) + 1:
@@ -124,52 +124,60 @@ def _find_group_before(corpus: Corpus, end: int) -> tuple[EntryGroup[IndexedEntr
     return None
 
 
-def collect_candidates(corpus: Corpus, ranking: Ranking, terms: Terms, frame: Frame) -> CandidateSet:
+def collect_candidates(
+    corpus: Corpus, ranking: Ranking, conditions: Conditions, frame: Frame
+) -> CandidateSet:
     """Collect the candidates of the current episode and, from the other ranked entries, those of the past."""
-    rejected: list[Choice] = []
-    considered = set(terms.shown)  # versions
-    offered = set(terms.shown)  # versions of entries that are shown or candidates
+    rejections: list[Choice] = []
+    considered_versions = set(conditions.shown)  # versions
+    offered_versions = set(conditions.shown)  # versions of entries that are shown or candidates
     current: list[Candidate] = []
     current_episode = -1
-    units = _current_candidates(corpus, ranking, terms, frame) if terms.episode else []
+    units = _current_candidates(corpus, ranking, conditions, frame) if conditions.episode else []
     for candidate, position in units:
         versions = [entry.version for entry in candidate.unit.entries]
-        considered.update(versions)
+        considered_versions.update(versions)
         if position >= 0:
             current_episode = candidate.unit.entries[-1].episode or -1
-        rejection = _reject_current(candidate, position, ranking, terms)
+        rejection = _reject_current(candidate, position, ranking, conditions)
         if rejection is None:
             current.append(candidate)
-            offered.update(versions)
+            offered_versions.update(versions)
         else:
-            rejected.append(rejection)
-    past = _PastCandidates(corpus, ranking, terms, frame, rejected, considered, offered, current_episode)
+            rejections.append(rejection)
+    past = _PastCandidates(
+        corpus, ranking, conditions, frame, rejections, considered_versions, offered_versions, current_episode
+    )
     past.collect()
     return CandidateSet(
-        past=_add_warnings(past.in_order(), terms.labels),
-        current=_add_warnings(current, terms.labels),
-        rejected=rejected,
+        past=_add_warnings(past.in_order(), conditions.labels),
+        current=_add_warnings(current, conditions.labels),
+        rejected=rejections,
         trims=past.trims,
         days=corpus.days,
     )
 
 
-def _reject_current(candidate: Candidate, position: int, ranking: Ranking, terms: Terms) -> Choice | None:
+def _reject_current(
+    candidate: Candidate, position: int, ranking: Ranking, conditions: Conditions
+) -> Choice | None:
     """Return the rejection of a unit of the current episode by a rule, or None; position -1 is the query itself."""
     if position < 0:
         return Choice(candidate, False, "query", "it is the query itself")
-    if _is_excluded(candidate, terms):
+    if _is_excluded(candidate, conditions):
         return Choice(candidate, False, "excluded", EXCLUDED)
     if not ranking.allows(position):
         return Choice(candidate, False, "filter", FILTERED)
-    if not terms.include_current:
+    if not conditions.include_current:
         return Choice(candidate, False, "current_episode", NOT_ASKED)
     return None
 
 
-def _is_excluded(candidate: Candidate, terms: Terms) -> bool:
+def _is_excluded(candidate: Candidate, conditions: Conditions) -> bool:
     """Return whether the caller excluded an entry of a candidate."""
-    return bool(terms.exclude) and any(entry.id in terms.exclude for entry in candidate.unit.entries)
+    return bool(conditions.exclude) and any(
+        entry.id in conditions.exclude for entry in candidate.unit.entries
+    )
 
 
 class _PastCandidates:
@@ -179,19 +187,23 @@ class _PastCandidates:
         self,
         corpus: Corpus,
         ranking: Ranking,
-        terms: Terms,
+        conditions: Conditions,
         frame: Frame,
-        rejected: list[Choice],
-        considered: set[int],
-        offered: Collection[int],
+        rejections: list[Choice],
+        considered_versions: set[int],
+        offered_versions: Collection[int],
         current_episode: int,
     ) -> None:
-        self._corpus, self._ranking, self._terms, self._frame = corpus, ranking, terms, frame
-        self._rejected, self._considered, self._current_episode = rejected, considered, current_episode
+        self._corpus, self._ranking, self._terms, self._frame = corpus, ranking, conditions, frame
+        self._rejections, self._considered_versions, self._current_episode = (
+            rejections,
+            considered_versions,
+            current_episode,
+        )
         self._episodes = corpus.snapshot.column("episode")
         self._candidates: list[tuple[int, Candidate]] = []
         #: Versions of the entries that are shown or candidates: only these can stand for their duplicates.
-        self._offered = offered
+        self._offered_versions = offered_versions
         #: Version of the best offered entry of each family of copies.
         self._best_copies: dict[int, int] = {}
         self._demotions: Mapping[int, Demotion] = {}
@@ -203,13 +215,13 @@ class _PastCandidates:
 
     def collect(self) -> None:
         """Go through all ranked entries."""
-        corpus, ranking, terms = self._corpus, self._ranking, self._terms
+        corpus, ranking, conditions = self._corpus, self._ranking, self._terms
         documents = corpus.documents(ranking.positions)
         families = _group_copies(corpus, ranking)
-        if terms.stale or terms.profile:
-            self._demotions = _find_superseded(corpus, documents, families, terms)
+        if conditions.stale or conditions.profile:
+            self._demotions = _find_superseded(corpus, documents, families, conditions)
         groups = corpus.snapshot.column("group")[documents]
-        ranked = zip(
+        rows = zip(
             documents.tolist(),
             ranking.positions.tolist(),
             groups.tolist(),
@@ -218,10 +230,10 @@ class _PastCandidates:
             _single_candidates(corpus, ranking, documents, self._frame),
             strict=True,
         )
-        for index, (document, position, group, family, is_plain, candidate) in enumerate(ranked):
+        for index, (document, position, group, family, is_plain, candidate) in enumerate(rows):
             version = document + 1
-            if version in self._considered:
-                if version in self._offered:
+            if version in self._considered_versions:
+                if version in self._offered_versions:
                     self._best_copies.setdefault(family, version)
             elif is_plain and family == index:
                 self._best_copies[family] = version
@@ -231,13 +243,13 @@ class _PastCandidates:
 
     def _find_plain(self, groups: Ints) -> list[bool]:
         """Return for each ranked entry whether it can be rejected only as a duplicate, which holds for most."""
-        ranking, terms = self._ranking, self._terms
-        has_conditions = bool(terms.exclude) or bool(self._demotions) or ranking.allowed is not None
-        if has_conditions or not terms.include_current:
+        ranking, conditions = self._ranking, self._terms
+        has_conditions = bool(conditions.exclude) or bool(self._demotions) or ranking.allowed is not None
+        if has_conditions or not conditions.include_current:
             return [False] * len(groups)
         relevances = ranking.relevances[ranking.positions].astype(float)
-        is_plain = (groups < 0) & (relevances >= terms.min_relevance)
-        if terms.answers_only:
+        is_plain = (groups < 0) & (relevances >= conditions.min_relevance)
+        if conditions.answers_only:
             is_plain &= ranking.find_answers(ranking.positions)
         return is_plain.tolist()
 
@@ -247,10 +259,10 @@ class _PastCandidates:
         end = position
         hidden_reason = ""
         if group < 0:
-            self._considered.add(version)
+            self._considered_versions.add(version)
         else:
             unit, hidden_reason = group_at_index(self._corpus, position)
-            self._considered.update(entry.version for entry in unit.entries)
+            self._considered_versions.update(entry.version for entry in unit.entries)
             positions = [self._corpus.position_of(entry.version - 1) for entry in unit.entries]
             group_candidate = build_candidate(unit, _source_of_group(unit), self._frame)
             candidate = _rank_group(group_candidate, self._ranking, positions)
@@ -263,7 +275,7 @@ class _PastCandidates:
             rejection = self._find_rejection(candidate, version, family, position, is_current)
         if rejection is not None:
             rule, reason = rejection
-            self._rejected.append(Choice(candidate, False, rule, reason))
+            self._rejections.append(Choice(candidate, False, rule, reason))
             return
         self._best_copies.setdefault(family, version)
         self._candidates.append((end, candidate))
@@ -274,17 +286,17 @@ class _PastCandidates:
         self, candidate: Candidate, version: int, family: int, position: int, is_current: bool
     ) -> tuple[str, str] | None:
         """Return the rule that rejects a unit, and the reason; None if no rule does."""
-        terms = self._terms
-        if _is_excluded(candidate, terms):
+        conditions = self._terms
+        if _is_excluded(candidate, conditions):
             return "excluded", EXCLUDED
         if not self._ranking.allows(position):
             return "filter", FILTERED
-        if is_current and not terms.include_current:
+        if is_current and not conditions.include_current:
             return "current_episode", NOT_ASKED
-        if terms.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
+        if conditions.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
             return "cutoff", self._ranking.why_no_answer(position)
-        if candidate.relevance < terms.min_relevance:
-            return "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}"
+        if candidate.relevance < conditions.min_relevance:
+            return "min_relevance", f"below the least relevance of {conditions.min_relevance:.2f}"
         is_single = len(candidate.costs) == 1
         demotion = None if is_current else self._demotions.get(version)
         if demotion is not None:
@@ -301,17 +313,17 @@ def _add_warnings(candidates: list[Candidate], labels: Labels) -> list[Candidate
     """Return candidates with a label on each message and summary that may be outdated."""
     if not labels.times:
         return candidates
-    labelled: list[Candidate] = []
+    labelled_candidates: list[Candidate] = []
     for candidate in candidates:
         period = labels.times.get(candidate.unit.version)
-        labelled.append(
+        labelled_candidates.append(
             candidate if period is None else append_label(candidate, period.warning(labels.moment))
         )
-    return labelled
+    return labelled_candidates
 
 
 def _find_superseded(
-    corpus: Corpus, documents: Ints, families: Sequence[int], terms: Terms
+    corpus: Corpus, documents: Ints, families: Sequence[int], conditions: Conditions
 ) -> dict[int, Demotion]:
     """Return by version the candidates with outdated statements, and older duplicates of them.
 
@@ -323,7 +335,8 @@ def _find_superseded(
     snapshot = corpus.snapshot
     groups = snapshot.column("group")[documents].tolist()
     versions = (documents + 1).tolist()
-    for stale in (terms.profile, terms.stale):  # the log's own statements override those of the profile
+    # The log comes last: its own statements override those of the profile.
+    for stale in (conditions.profile, conditions.stale):
         if not stale:
             continue
         for version, group, family in zip(versions, groups, families, strict=True):
@@ -338,9 +351,9 @@ def _find_superseded(
             if stale.alone:
                 newest_by_family[family] = max(newest_by_family.get(family, 0), demotion.version)
     for version, family in zip(versions, families, strict=True):
-        newest = newest_by_family.get(family, 0)
-        if version < newest and version not in demotions:
-            demotions[version] = terms.stale.since(newest)
+        newest_version = newest_by_family.get(family, 0)
+        if version < newest_version and version not in demotions:
+            demotions[version] = conditions.stale.since(newest_version)
     return demotions
 
 
@@ -427,22 +440,24 @@ def _has_no_other_markers(corpus: Corpus, candidate: Candidate, version: int) ->
 
 
 def _current_candidates(
-    corpus: Corpus, ranking: Ranking, terms: Terms, frame: Frame
+    corpus: Corpus, ranking: Ranking, conditions: Conditions, frame: Frame
 ) -> list[tuple[Candidate, int]]:
     """Return the units of the current episode, oldest first, each with its position; -1 for the query itself."""
     newest = _find_group_before(corpus, len(corpus))
     query: list[tuple[Candidate, int]] = []
-    if newest is not None and terms.newest_is_query:
+    if newest is not None and conditions.newest_is_query:
         unit, position = newest
         query = [(build_candidate(unit, Source.CURRENT, frame), -1)]
         newest = _find_group_before(corpus, position)
     if newest is None:
         return query
     unit, position = newest
-    candidates = _episode_candidates(corpus, unit.entries[-1].episode, position, terms.budget, frame)
+    candidates = _episode_candidates(corpus, unit.entries[-1].episode, position, conditions.budget, frame)
     positions = sorted(candidates)
-    scored = _score_candidates([candidates[position] for position in positions], ranking, positions)
-    return [*zip(scored, positions, strict=True), *query]
+    scored_candidates = _score_candidates(
+        [candidates[position] for position in positions], ranking, positions
+    )
+    return [*zip(scored_candidates, positions, strict=True), *query]
 
 
 def _episode_candidates(
@@ -474,11 +489,11 @@ def _episode_candidates(
 def _iterate_newest_first(positions: Ints, has_markers: NDArray[np.bool_] | None) -> Iterator[int]:
     """Yield positions, newest first; beyond 4,096 of them, only those of entries with markers."""
     limit = 4_096
-    recent, older = positions[-limit:], positions[:-limit]
-    yield from reversed(recent.tolist())
+    recent_positions, older_positions = positions[-limit:], positions[:-limit]
+    yield from reversed(recent_positions.tolist())
     if has_markers is not None:
-        marked = older[has_markers[older]]
-        yield from reversed(marked.tolist())
+        marked_positions = older_positions[has_markers[older_positions]]
+        yield from reversed(marked_positions.tolist())
 
 
 def _rank_group(candidate: Candidate, ranking: Ranking, positions: Sequence[int]) -> Candidate:
@@ -487,11 +502,13 @@ def _rank_group(candidate: Candidate, ranking: Ranking, positions: Sequence[int]
     Showing one entry shows the others: a tool call is short, but its answer may be long.
     """
     best = max(positions, key=lambda position: (ranking.scores.with_marks[position], -position))
-    (ranked,) = _score_candidates([candidate], ranking, [best])
-    ranked = ranked._replace(distance=min(ranking.distances(np.array(positions, np.int64))))
+    (ranked_candidate,) = _score_candidates([candidate], ranking, [best])
+    ranked_candidate = ranked_candidate._replace(
+        distance=min(ranking.distances(np.array(positions, np.int64)))
+    )
     if len(positions) > 1:
-        ranked = ranked._replace(score=ranking.score_at_cost(best, candidate.tokens))
-    return ranked
+        ranked_candidate = ranked_candidate._replace(score=ranking.score_at_cost(best, candidate.tokens))
+    return ranked_candidate
 
 
 def _score_candidates(
@@ -503,9 +520,9 @@ def _score_candidates(
     boosts = ranking.marks_of(position_array)
     scores = ranking.scores_of(position_array)
     leader_scores = ranking.leader_scores(position_array)
-    scored: list[Candidate] = []
+    scored_candidates: list[Candidate] = []
     for index, candidate in enumerate(units):
-        scored.append(
+        scored_candidates.append(
             candidate._replace(
                 relevance=relevances[index],
                 boost=boosts[index],
@@ -517,7 +534,7 @@ def _score_candidates(
                 leader_score=leader_scores[index],
             )
         )
-    return scored
+    return scored_candidates
 
 
 def _source_of_group(unit: EntryGroup[IndexedEntry]) -> Source:
@@ -525,42 +542,44 @@ def _source_of_group(unit: EntryGroup[IndexedEntry]) -> Source:
     return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
 
 
-def merge_candidate_sets(first: CandidateSet, second: CandidateSet) -> CandidateSet:
+def merge_candidate_sets(facts: CandidateSet, messages: CandidateSet) -> CandidateSet:
     """Join two sets in order; the current episode is that of the second."""
     return CandidateSet(
-        past=[*first.past, *second.past],
-        current=second.current,
-        rejected=[*first.rejected, *second.rejected],
-        trims={**first.trims, **second.trims},
-        days=(*first.days, *second.days),
+        past=[*facts.past, *messages.past],
+        current=messages.current,
+        rejected=[*facts.rejected, *messages.rejected],
+        trims={**facts.trims, **messages.trims},
+        days=(*facts.days, *messages.days),
     )
 
 
-def collect_fact_candidates(indexes: Sequence[FactIndex], terms: Terms, frame: Frame) -> CandidateSet:
+def collect_fact_candidates(
+    indexes: Sequence[FactIndex], conditions: Conditions, frame: Frame
+) -> CandidateSet:
     """Return the active facts that answer, log by log, oldest first."""
     past: list[Candidate] = []
-    rejected: list[Choice] = []
+    rejections: list[Choice] = []
     for facts in indexes:
         for candidate in facts.candidates(frame):
-            rejection = _reject_fact(candidate, facts, terms)
+            rejection = _reject_fact(candidate, facts, conditions)
             if rejection is None:
                 past.append(candidate)
             else:
-                rejected.append(rejection)
-    return CandidateSet(past=past, current=(), rejected=rejected)
+                rejections.append(rejection)
+    return CandidateSet(past=past, current=(), rejected=rejections)
 
 
-def _reject_fact(candidate: Candidate, facts: FactIndex, terms: Terms) -> Choice | None:
+def _reject_fact(candidate: Candidate, facts: FactIndex, conditions: Conditions) -> Choice | None:
     """Return the rejection of a fact by a rule, or None."""
     version = candidate.unit.version
-    if _is_excluded(candidate, terms):
+    if _is_excluded(candidate, conditions):
         return Choice(candidate, False, "excluded", EXCLUDED)
     if not facts.allows(version):
         return Choice(candidate, False, "filter", FILTERED)
-    if terms.answers_only and not facts.answers(version):
+    if conditions.answers_only and not facts.answers(version):
         return Choice(candidate, False, "cutoff", "below a quarter of the best relevance")
-    if candidate.relevance < terms.min_relevance:
-        reason = f"below the least relevance of {terms.min_relevance:.2f}"
+    if candidate.relevance < conditions.min_relevance:
+        reason = f"below the least relevance of {conditions.min_relevance:.2f}"
         return Choice(candidate, False, "min_relevance", reason)
     return None
 
@@ -615,10 +634,10 @@ def _find_doc(corpus: Corpus, id: str) -> IndexedEntry | None:
 
 
 def _why_inactive(corpus: Corpus, doc: IndexedEntry) -> str:
-    by = corpus.replacements.replaced_by(doc.version)
-    if by is None:
+    replacing_version = corpus.replacements.replaced_by(doc.version)
+    if replacing_version is None:
         return "nothing of it is shown"
-    return inactive_reason(by, corpus.snapshot.doc(by - 1).kind)
+    return inactive_reason(replacing_version, corpus.snapshot.doc(replacing_version - 1).kind)
 
 
 def _explain_fact(facts: FactIndex, doc: IndexedEntry) -> Verdict:

@@ -27,7 +27,7 @@ RELATED = 2.0
 A recall in chats shows 4.1 unrelated messages with this limit and 5.6 without. Of 48 corrections that share no word
 with what they correct, it misses one more (14 instead of 13).
 """
-SPREAD = 0.125
+MIN_SPREAD = 0.125
 """Least standard deviation, as a share of the way from the mean cosine to 1. Near-identical messages have none."""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
@@ -64,9 +64,11 @@ def _find_companions(
     corpus: Corpus, ranking: Ranking, leader: int, may_accompany: NDArray[np.bool_]
 ) -> list[int]:
     """Return the nearest later statement by the speaker of a leader, and the nearest of the other later statements."""
-    later = corpus.following(leader)
+    later_positions = corpus.following(leader)
     is_allowed = np.zeros(len(corpus), bool)
-    is_allowed[later[later != leader + 1]] = True  # the next statement is shown as a neighbour
+    is_allowed[later_positions[later_positions != leader + 1]] = (
+        True  # the next statement is shown as a neighbour
+    )
     is_allowed &= may_accompany
     label_codes, labels = corpus.labels
     leader_label = labels[label_codes[leader]]
@@ -106,8 +108,8 @@ def _find_words(corpus: Corpus, leader: int) -> _Words:
     all_terms, _ = corpus.snapshot.terms_of(corpus.document(leader))
     terms = [term for term in all_terms.tolist() if term not in subjectless_terms()]
     holder_counts = np.array([corpus.count_holders(term) for term in terms], np.int64)
-    others = len(corpus) - holder_counts
-    rarities = np.log(1 + (others + 0.5) / (holder_counts + 0.5)).astype(np.float32)
+    other_counts = len(corpus) - holder_counts
+    rarities = np.log(1 + (other_counts + 0.5) / (holder_counts + 0.5)).astype(np.float32)
     return _Words(terms, holder_counts, rarities * np.float32(K1 + 1))
 
 
@@ -115,8 +117,8 @@ def _measure_nearness(corpus: Corpus, words: _Words, is_allowed: NDArray[np.bool
     """Return BM25 of every allowed entry for some words; 0 for all others."""
     positions, counts = corpus.postings_of_terms(words.terms)
     weights = np.repeat(words.weights, words.holder_counts)
-    chosen = is_allowed[positions]
-    positions, counts, weights = positions[chosen], counts[chosen], weights[chosen]
+    is_chosen = is_allowed[positions]
+    positions, counts, weights = positions[is_chosen], counts[is_chosen], weights[is_chosen]
     scores = weights * counts / (counts + corpus.norms[positions])
     return np.bincount(positions, scores, len(corpus)).astype(np.float32)
 
@@ -134,16 +136,19 @@ def _measure_nearest(
     common_words = words.select(is_common)
     most_by_common = float(common_words.weights.sum()) + 1e-3  # sums of 32-bit floats may differ by as much
     by_rare = _measure_nearness(corpus, words.select(~is_common), is_allowed)
-    scored = np.flatnonzero(by_rare)
+    scored_positions = np.flatnonzero(by_rare)
     candidates: list[Ints] = []
-    for positions, wanted in ((scored, 2), (scored[is_same_speaker[scored]], 1)):
+    for positions, needed_count in (
+        (scored_positions, 2),
+        (scored_positions[is_same_speaker[scored_positions]], 1),
+    ):
         values = by_rare[positions]
-        least = 0.0
-        if len(values) >= wanted:
-            least = float(np.partition(values, -wanted)[-wanted]) - most_by_common
-        if least <= 0:  # an entry that holds only common words may be the nearest
+        min_value = 0.0
+        if len(values) >= needed_count:
+            min_value = float(np.partition(values, -needed_count)[-needed_count]) - most_by_common
+        if min_value <= 0:  # an entry that holds only common words may be the nearest
             return _measure_nearness(corpus, words, is_allowed)
-        candidates.append(positions[values >= least])
+        candidates.append(positions[values >= min_value])
     positions = np.unique(np.concatenate(candidates))
     scores = by_rare[positions]
     norms = corpus.norms[positions]
@@ -163,24 +168,24 @@ def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats
     space, vector = ranking.query.space, ranking.query.vector
     assert space is not None
     assert vector is not None
-    likely = _find_likely_companions(corpus, ranking, leader, nearness)
+    likely_positions = _find_likely_companions(corpus, ranking, leader, nearness)
     sample = np.unique(np.linspace(0, len(corpus) - 1, COMPARED).astype(np.int64))
     sample = sample[sample != leader]
-    compared = np.concatenate([[leader], likely, sample])
-    vectors = vectors_of(corpus, space, len(vector), corpus.documents(compared))
+    compared_positions = np.concatenate([[leader], likely_positions, sample])
+    vectors = vectors_of(corpus, space, len(vector), corpus.documents(compared_positions))
     has_vector = np.count_nonzero(vectors, axis=1) > 0
     cosines = vectors[1:] @ vectors[0]
-    likely_cosines, sample_cosines = cosines[: len(likely)], cosines[len(likely) :]
-    sample_cosines = sample_cosines[has_vector[1 + len(likely) :]]
-    if not has_vector[: 1 + len(likely)].all() or len(sample_cosines) == 0:
+    likely_cosines, sample_cosines = cosines[: len(likely_positions)], cosines[len(likely_positions) :]
+    sample_cosines = sample_cosines[has_vector[1 + len(likely_positions) :]]
+    if not has_vector[: 1 + len(likely_positions)].all() or len(sample_cosines) == 0:
         return nearness
     mean = float(sample_cosines.mean())
-    deviation = max(float(sample_cosines.std()), (1 - mean) * SPREAD, 1e-3)
+    deviation = max(float(sample_cosines.std()), (1 - mean) * MIN_SPREAD, 1e-3)
     deviations = (likely_cosines - mean) / deviation
-    is_related = (nearness[likely] > 0) | (deviations >= RELATED)
-    combined = nearness.copy()
-    combined[likely] += np.float32(SIGMA) * np.where(is_related, np.maximum(0, deviations), 0)
-    return combined
+    is_related = (nearness[likely_positions] > 0) | (deviations >= RELATED)
+    total_nearness = nearness.copy()
+    total_nearness[likely_positions] += np.float32(SIGMA) * np.where(is_related, np.maximum(0, deviations), 0)
+    return total_nearness
 
 
 def _find_likely_companions(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats) -> Ints:

@@ -78,15 +78,15 @@ def _weigh_words(ranking: Ranking) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: Ints, end: int) -> Floats:
-    """Return the share of the query that each run of messages holds; a run is from `first` to before `last`.
+def _share_held(ranking: Ranking, weights: Sequence[float], starts: Ints, ends: Ints, end: int) -> Floats:
+    """Return the share of the query that each run of messages holds; a run is from `starts` to before `ends`.
 
     Runs are cut at the start of the log and at the position `end`.
     """
-    first, last = np.maximum(first, 0), np.minimum(last, end)
-    shares = np.zeros(len(first), np.float32)
+    starts, ends = np.maximum(starts, 0), np.minimum(ends, end)
+    shares = np.zeros(len(starts), np.float32)
     for weight, holders in zip(weights, ranking.scores.holders, strict=True):
-        is_held = holders.searchsorted(first) < holders.searchsorted(last)
+        is_held = holders.searchsorted(starts) < holders.searchsorted(ends)
         shares += np.float32(weight) * is_held
     return shares
 
@@ -96,11 +96,11 @@ def _measure_speaker_margin(corpus: Corpus, ranking: Ranking, positions: Ints, s
 
     0 if the query names no speaker or all of them. `shares` are those of the messages at `positions`.
     """
-    named = ranking.query.speakers
-    if not named or len(named) == len(corpus.speakers):
+    named_speakers = ranking.query.speakers
+    if not named_speakers or len(named_speakers) == len(corpus.speakers):
         return 0.0
     codes, labels = corpus.labels
-    is_named = np.array([label.actor in named for label in labels], bool)[codes[positions]]
+    is_named = np.array([label.actor in named_speakers for label in labels], bool)[codes[positions]]
     return float(shares[is_named].max(initial=0.0) - shares[~is_named].max(initial=0.0))
 
 

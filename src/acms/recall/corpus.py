@@ -219,14 +219,14 @@ class Corpus:
         in a message the most frequent one counts.
         """
         main_postings, *variants = (self.postings(term) for term in word.terms)
-        others = [postings for postings in variants if len(postings[0])]
+        other_postings = [postings for postings in variants if len(postings[0])]
         for marker in word.markers:
             marked_positions = self._find_marked(marker)
             if len(marked_positions):
-                others.append((marked_positions, np.ones(len(marked_positions), np.float32)))
-        if not others:
+                other_postings.append((marked_positions, np.ones(len(marked_positions), np.float32)))
+        if not other_postings:
             return main_postings
-        all_postings = [main_postings, *others]
+        all_postings = [main_postings, *other_postings]
         positions = np.unique(np.concatenate([term_positions for term_positions, _ in all_postings]))
         counts = np.zeros(len(positions), np.float32)
         for term_positions, term_counts in all_postings:
@@ -289,9 +289,9 @@ class Corpus:
         postings = self.snapshot.postings(term)  # document << 8 | count, ascending
         keys = self.documents(positions).astype(np.uint32) << np.uint32(8)
         indexes = np.minimum(np.searchsorted(postings, keys), len(postings) - 1)
-        found = postings[indexes]
-        holds_term = found & ~np.uint32(255) == keys
-        counts = found & np.uint32(255)
+        found_postings = postings[indexes]
+        holds_term = found_postings & ~np.uint32(255) == keys
+        counts = found_postings & np.uint32(255)
         return np.where(holds_term, counts, 0).astype(np.float32)
 
 
@@ -313,8 +313,8 @@ def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.b
     codes, labels = snapshot.labels()
     has_content = snapshot.column("nonce") != b""
     for _, segment, count in snapshot.pieces:
-        blanked = [segment.base + document for document in segment.blanked if document < count]
-        has_content[blanked] = False
+        blanked_documents = [segment.base + document for document in segment.blanked if document < count]
+        has_content[blanked_documents] = False
     is_label_of_kind = np.array([label.kind is kind for label in labels], bool)
     is_of_kind = has_content & is_label_of_kind[codes] if len(labels) else has_content
     if kind is not Kind.FACT:
@@ -359,9 +359,9 @@ def add_neighbours(cells: Floats) -> Floats:
 
     Neighbours lie along the last axis. Each side takes three additions: a sum of 2 cells, then of 4, then of 6.
     """
-    before = _add_preceding(cells)
-    after = _add_preceding(cells[..., ::-1])[..., ::-1]
-    return before + after - cells
+    sums_before = _add_preceding(cells)
+    sums_after = _add_preceding(cells[..., ::-1])[..., ::-1]
+    return sums_before + sums_after - cells
 
 
 def _add_preceding(cells: Floats) -> Floats:
@@ -371,8 +371,8 @@ def _add_preceding(cells: Floats) -> Floats:
     return _halved_sum(sums_of_four, sums_of_two, 4)
 
 
-def _halved_sum(values: Floats, others: Floats, distance: int) -> Floats:
+def _halved_sum(values: Floats, added_values: Floats, distance: int) -> Floats:
     """Add to each value the other one that lies `distance` cells before it, halved for each cell of the distance."""
-    summed = values.copy()
-    summed[..., distance:] += others[..., :-distance] * np.float32(0.5**distance)
-    return summed
+    sums = values.copy()
+    sums[..., distance:] += added_values[..., :-distance] * np.float32(0.5**distance)
+    return sums

@@ -126,17 +126,17 @@ class _QueuedEntry:
     version: int
     draft: Draft
     learn: Learn
-    #: Done when waiting for it is no longer useful; created by the first waiter.
-    finished: asyncio.Future[None] | None = None
+    #: Completed when its vectors are made or have failed; created by the first call that waits for them.
+    done_future: asyncio.Future[None] | None = None
 
 
 def get_shared_embedding(storage: StorageBackend, embedder: Embedder, mode: Privacy | None) -> Embedding:
     """Return the running embedder of a storage handle, shared by all sessions of this process on it."""
-    known = handles.get_loop_state(storage).embeddings
+    embeddings = handles.get_loop_state(storage).embeddings
     key = id(embedder), mode
-    embedding: Embedding | None = known.get(key)
+    embedding: Embedding | None = embeddings.get(key)
     if embedding is None:
-        embedding = known[key] = Embedding(storage, embedder, mode)
+        embedding = embeddings[key] = Embedding(storage, embedder, mode)
     return embedding
 
 
@@ -147,9 +147,9 @@ class Embedding:
         self.storage = storage
         self._mode = mode
         self._embedder = embedder
-        untyped: Any = embedder  # two methods are optional
-        self._embed_query: Callable[[str], Awaitable[Any]] | None = getattr(untyped, "embed_query", None)
-        self._reads: Callable[[str], bool] | None = getattr(untyped, "reads", None)
+        provider: Any = embedder  # two methods are optional
+        self._embed_query: Callable[[str], Awaitable[Any]] | None = getattr(provider, "embed_query", None)
+        self._reads: Callable[[str], bool] | None = getattr(provider, "reads", None)
         #: Whether there was a text that the model does not read, and whether its notice was taken.
         self._has_unread = self._notice_taken = False
         self.dimension = embedder.dimension
@@ -157,43 +157,43 @@ class Embedding:
         self.model: str = getattr(embedder, "model", None) or type(embedder).__name__
         #: Names everything that makes two vectors comparable.
         self.space = f"{self.model}/{self.dimension}/f16/{RECIPE}"
-        self._queries: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._query_vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         #: Entries appended in this process that have no vectors yet, by log; then the characters they count for.
         self._queue: OrderedDict[str, deque[_QueuedEntry]] = OrderedDict()
-        self._size = 0
+        self._queued_size = 0
         #: The newest entry of a log that waits or is being embedded.
-        self._newest: dict[str, _QueuedEntry] = {}
+        self._newest_entries: dict[str, _QueuedEntry] = {}
         #: Logs with entries that did not fit the queue: the store is asked for them when the queue is empty.
-        self._overflowed: set[str] = set()
+        self._overflowed_logs: set[str] = set()
         #: Logs that are healed later, because too many others are being healed.
-        self._deferred: set[str] = set()
+        self._deferred_logs: set[str] = set()
         #: Logs that a recall waits for: they come first.
-        self._wanted: set[str] = set()
+        self._wanted_logs: set[str] = set()
         self._hurry = asyncio.Event()
         self._queue_task: asyncio.Task[None] | None = None
         self._backlog_task: asyncio.Task[None] | None = None
         self._healing: dict[str, asyncio.Task[None]] = {}
-        #: By log that is healed for the first time: done when that has ended, or is known to take long.
-        self._first: dict[str, asyncio.Future[None]] = {}
+        #: By log that is healed for the first time: completed when the healing has ended, or is known to take long.
+        self._first_healings: dict[str, asyncio.Future[None]] = {}
         #: Version of each log up to which no vector is missing, and the entries queued or being embedded.
-        self._complete: dict[str, int] = {}
-        self._in_progress: set[tuple[str, int]] = set()
+        self._complete_versions: dict[str, int] = {}
+        self._entries_in_progress: set[tuple[str, int]] = set()
         self._retry_at = self._wait_again_at = -math.inf
 
     async def query(self, text: str) -> NDArray[np.float32] | None:
         """Return the unit vector of a query; None if the embedder fails, which is logged."""
-        vector = self._queries.get(text)
+        vector = self._query_vectors.get(text)
         if vector is not None:
-            self._queries.move_to_end(text)
+            self._query_vectors.move_to_end(text)
             return vector
         try:
             vector = await self._embed_question(text)
         except Exception as error:
             self._record_failure("query", error)
             return None
-        self._queries[text] = vector
-        if len(self._queries) > QUERIES:
-            self._queries.popitem(last=False)
+        self._query_vectors[text] = vector
+        if len(self._query_vectors) > QUERIES:
+            self._query_vectors.popitem(last=False)
         return vector
 
     def passages(self, draft: Draft) -> list[Passage]:
@@ -236,16 +236,17 @@ class Embedding:
         if loop.time() < self._retry_at:
             return "pending"
         size = sum([ENTRY + len(draft.content) for _, draft in drafts])
-        is_full = self._size > 0 and self._size + size > QUEUED
-        if is_full or context in self._overflowed:
-            if len(self._overflowed) < LOGS:
-                self._overflowed.add(context)
+        is_full = self._queued_size > 0 and self._queued_size + size > QUEUED
+        # The store is asked later for an overflowed log, and then finds its newer entries too.
+        if is_full or context in self._overflowed_logs:
+            if len(self._overflowed_logs) < LOGS:
+                self._overflowed_logs.add(context)
             return "pending"
         entries = [_QueuedEntry(context, epoch, version, draft, learn) for version, draft in drafts]
         self._queue.setdefault(context, deque()).extend(entries)
-        self._size += size
-        self._newest[context] = entries[-1]
-        self._in_progress.update([(context, version) for version, _ in drafts])
+        self._queued_size += size
+        self._newest_entries[context] = entries[-1]
+        self._entries_in_progress.update([(context, version) for version, _ in drafts])
         if self._queue_task is None or self._queue_task.done():
             self._queue_task = loop.create_task(self._work_off_queue())
         return "queued"
@@ -258,44 +259,44 @@ class Embedding:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + patience.get()
-        waited = False
-        if self._newest and loop.time() >= self._wait_again_at:
-            waited = await self._wait_for_logs(await self._find_waiting_owners(context), end)
+        has_waited = False
+        if self._newest_entries and loop.time() >= self._wait_again_at:
+            has_waited = await self._wait_for_logs(await self._find_waiting_owners(context), end)
         self.heal(context, version)
-        first = self._first.get(context)
-        if first is not None and loop.time() >= self._wait_again_at:
-            await self._wait([first], end)
-            waited = True
-        return waited
+        first_healing = self._first_healings.get(context)
+        if first_healing is not None and loop.time() >= self._wait_again_at:
+            await self._wait([first_healing], end)
+            has_waited = True
+        return has_waited
 
     async def _find_waiting_owners(self, context: str) -> list[str]:
         """Return those of a log and its ancestors with entries that wait for vectors; none if the log is deleted."""
-        if self._newest.keys() <= {context}:
-            return [*self._newest]
+        if self._newest_entries.keys() <= {context}:
+            return [*self._newest_entries]
         try:
             lineage = (await self.storage.context(context)).lineage
         except SessionNotFoundError:
             return []
-        return [owner for owner, _ in (*lineage, (context, 0)) if owner in self._newest]
+        return [owner for owner, _ in (*lineage, (context, 0)) if owner in self._newest_entries]
 
     async def _wait_for_logs(self, owners: Sequence[str], end: float | None) -> bool:
         """Wait until the queued entries of some logs are embedded, or until `end`; return whether any were queued."""
         futures: list[asyncio.Future[None]] = []
         for owner in owners:
-            entry = self._newest.get(owner)
+            entry = self._newest_entries.get(owner)
             if entry is None:
                 continue
-            if entry.finished is None:
-                entry.finished = asyncio.get_running_loop().create_future()
-            futures.append(entry.finished)
+            if entry.done_future is None:
+                entry.done_future = asyncio.get_running_loop().create_future()
+            futures.append(entry.done_future)
         if not futures:
             return False
-        self._wanted.update(owners)
+        self._wanted_logs.update(owners)
         self._hurry.set()
         try:
             await self._wait(futures, end)
         finally:
-            self._wanted.difference_update(owners)
+            self._wanted_logs.difference_update(owners)
         for owner in owners:  # commit the rows, so that forks can read them from the store
             await self.storage.put_derived(owner, ())
         return True
@@ -323,33 +324,32 @@ class Embedding:
         self._start_backlog()
 
     def _start_backlog(self) -> None:
-        has_backlog = bool(self._overflowed or self._deferred)
+        has_backlog = bool(self._overflowed_logs or self._deferred_logs)
         if has_backlog and (self._backlog_task is None or self._backlog_task.done()):
             self._backlog_task = asyncio.get_running_loop().create_task(self._work_off_backlog())
 
     async def _work_off_backlog(self) -> None:
         """Heal the logs whose entries did not fit the queue, one after the other: all at once would delay queries."""
-        while self._overflowed or self._deferred:
-            waiting = self._overflowed or self._deferred
+        while self._overflowed_logs or self._deferred_logs:
+            waiting = self._overflowed_logs or self._deferred_logs
             context = waiting.pop()
             self.heal(context)
             if context in self._healing:
                 await asyncio.wait([self._healing[context]])
-            if (
-                asyncio.get_running_loop().time() < self._retry_at
-            ):  # the embedder is down: recalls heal the logs later
+            is_embedder_down = asyncio.get_running_loop().time() < self._retry_at
+            if is_embedder_down:  # recalls heal the logs later
                 self._clear_backlog()
 
     def _clear_backlog(self) -> None:
-        self._overflowed.clear()
-        self._deferred.clear()
+        self._overflowed_logs.clear()
+        self._deferred_logs.clear()
 
     async def _wait_for_pause(self) -> None:
         """Wait until no append came for LULL seconds, for a second at most; do not wait if a recall wants vectors."""
         self._hurry.clear()
         loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
         deadline = loop.time() + 1.0
-        while not self._wanted:
+        while not self._wanted_logs:
             remaining = min(state.appended + LULL, deadline) - loop.time()
             if remaining <= 0:
                 return
@@ -363,12 +363,12 @@ class Embedding:
         estimated_texts = 0
         while self._queue and estimated_texts < BATCH:
             oldest = next(iter(self._queue))
-            context = next((context for context in self._queue if context in self._wanted), oldest)
+            context = next((context for context in self._queue if context in self._wanted_logs), oldest)
             queue = self._queue[context]
             while queue and estimated_texts < BATCH:
                 entry = queue.popleft()
                 characters = len(entry.draft.content)
-                self._size -= ENTRY + characters
+                self._queued_size -= ENTRY + characters
                 estimated_texts += 1 + characters // 60
                 batch.append(entry)
             if not queue:
@@ -379,14 +379,14 @@ class Embedding:
         """Remove all queued entries and return them."""
         entries = [entry for queue in self._queue.values() for entry in queue]
         self._queue.clear()
-        self._size = 0
+        self._queued_size = 0
         return entries
 
     async def _embed_entries(self, batch: Sequence[_QueuedEntry]) -> None:
         """Embed queued entries, and pass their vectors to the store and to the index of their log."""
-        embedded = await self._embed_each([(entry.version, entry.draft) for entry in batch])
+        rows_by_entry = await self._embed_each([(entry.version, entry.draft) for entry in batch])
         by_log: dict[str, list[tuple[_QueuedEntry, list[Derived]]]] = {}
-        for entry, rows in zip(batch, embedded, strict=True):
+        for entry, rows in zip(batch, rows_by_entry, strict=True):
             if rows is not None:
                 by_log.setdefault(entry.context, []).append((entry, rows))
         for context, entries in by_log.items():
@@ -397,23 +397,23 @@ class Embedding:
                 continue
             for entry, rows in entries:
                 entry.learn(context, entry.epoch, rows)
-                if self._complete.get(context, 0) == entry.version - 1:
+                if self._complete_versions.get(context, 0) == entry.version - 1:
                     self._mark_complete(context, entry.version)
 
     def _mark_complete(self, context: str, version: int) -> None:
         """Note that a log lacks no vectors up to a version."""
-        self._complete[context] = max(version, self._complete.pop(context, 0))
-        if len(self._complete) > LOGS:
-            del self._complete[next(iter(self._complete))]
+        self._complete_versions[context] = max(version, self._complete_versions.pop(context, 0))
+        if len(self._complete_versions) > LOGS:
+            del self._complete_versions[next(iter(self._complete_versions))]
 
     def _finish(self, batch: Iterable[_QueuedEntry]) -> None:
         """Finish some entries, embedded or not: calls that wait for them go on."""
         for entry in batch:
-            self._in_progress.discard((entry.context, entry.version))
-            if self._newest.get(entry.context) is entry:
-                del self._newest[entry.context]
-            if entry.finished is not None and not entry.finished.done():
-                entry.finished.set_result(None)
+            self._entries_in_progress.discard((entry.context, entry.version))
+            if self._newest_entries.get(entry.context) is entry:
+                del self._newest_entries[entry.context]
+            if entry.done_future is not None and not entry.done_future.done():
+                entry.done_future.set_result(None)
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -423,20 +423,20 @@ class Embedding:
         Does nothing while the log is healed already, or has queued entries. With a version, does nothing either if no
         vector up to it is missing, or right after a failure; if `HEALED` logs are being healed, this one is deferred.
         """
-        has_queued_entries = context in self._newest
+        has_queued_entries = context in self._newest_entries
         if context in self._healing or has_queued_entries:
             return
         loop = asyncio.get_running_loop()
         if version is not None:
-            is_complete = version <= self._complete.get(context, 0)
+            is_complete = version <= self._complete_versions.get(context, 0)
             if is_complete or loop.time() < self._retry_at:
                 return
             if len(self._healing) >= HEALED:
-                if len(self._deferred) < LOGS:
-                    self._deferred.add(context)
+                if len(self._deferred_logs) < LOGS:
+                    self._deferred_logs.add(context)
                 return
-        if context not in self._complete:
-            self._first[context] = loop.create_future()
+        if context not in self._complete_versions:
+            self._first_healings[context] = loop.create_future()
         task = self._healing[context] = loop.create_task(self._heal(context))
         task.add_done_callback(lambda _: self._finish_healing(context))
 
@@ -448,36 +448,39 @@ class Embedding:
 
     def _release_first(self, context: str) -> None:
         """Let calls go on that wait for the first healing of a log."""
-        first = self._first.pop(context, None)
-        if first is not None and not first.done():
-            first.set_result(None)
+        first_healing = self._first_healings.pop(context, None)
+        if first_healing is not None and not first_healing.done():
+            first_healing.set_result(None)
 
     async def _heal(self, context: str) -> None:
         """Embed all entries of a log that lack a vector, a batch at a time; stop at the first failure.
 
         Entries that the embedder refuses stay among the missing ones, so each read is larger by their number.
         """
-        refused: set[tuple[str, int]] = set()
+        refused_keys: set[tuple[str, int]] = set()
         try:
             await self.storage.put_derived(context, ())  # queued rows are stored before the store is queried
             version = (await self.storage.head(context)).version
-            after = self._complete.get(context, 0)
+            after = self._complete_versions.get(context, 0)
             while True:
-                limit = BATCH + len(refused)
+                limit = BATCH + len(refused_keys)
                 missing = await self.storage.missing(self.space, context=context, after=after, limit=limit)
                 if not missing:
                     self._mark_complete(context, version)
                     return
-                if len(missing) == limit:  # this will take long
+                # More than a batch may be missing, which takes long: recalls do not wait for it.
+                if len(missing) == limit:
                     self._release_first(context)
-                skipped = self._in_progress | refused
-                versions = [key[1] for key in missing if key not in skipped]
+                skipped_keys = self._entries_in_progress | refused_keys
+                versions = [key[1] for key in missing if key not in skipped_keys]
                 drafts = await self._read_live(context, versions)
                 rows = await self.embed_accepted(drafts) if drafts else []
                 if not rows or not await self.storage.put_derived(context, rows):
                     return
-                stored = {row.version for row in rows}
-                refused |= {(context, version) for version, _ in drafts if version not in stored}
+                stored_versions = {row.version for row in rows}
+                refused_keys |= {
+                    (context, version) for version, _ in drafts if version not in stored_versions
+                }
         except SessionNotFoundError:  # deleted meanwhile
             return
         except Exception as error:
@@ -495,11 +498,11 @@ class Embedding:
     async def embed_accepted(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
         """Return the vectors of the entries that the embedder does not refuse; none if it fails."""
         try:
-            embedded = await self._embed_each(drafts)
+            rows_by_draft = await self._embed_each(drafts)
         except Exception as error:
             self._record_failure("heal", error)
             return []
-        return [row for rows in embedded if rows is not None for row in rows]
+        return [row for rows in rows_by_draft if rows is not None for row in rows]
 
     async def _embed_each(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived] | None]:
         """Return the vectors of each entry, or None if it failed; embed one by one if one call for all fails."""
@@ -509,15 +512,15 @@ class Embedding:
             if len(drafts) == 1 and not isinstance(error, InputRefusedError):
                 raise
             self._log_failure("entries", error)
-        embedded: list[list[Derived] | None] = [None] * len(drafts)
+        rows_by_draft: list[list[Derived] | None] = [None] * len(drafts)
         for index, (version, draft) in enumerate(drafts):
             try:
-                embedded[index] = await self._embed_draft(version, draft)
+                rows_by_draft[index] = await self._embed_draft(version, draft)
             except Exception:
                 several_failed = index >= min(2, len(drafts) - 1)
-                if several_failed and not any(embedded):  # the embedder is down: no text is the cause
+                if several_failed and not any(rows_by_draft):  # the embedder is down: no text is the cause
                     raise
-        return embedded
+        return rows_by_draft
 
     async def _embed_draft(self, version: int, draft: Draft) -> list[Derived]:
         """Return the vectors of an entry, or of the accepted parts of its texts if the embedder refuses it.
@@ -528,16 +531,16 @@ class Embedding:
             (rows,) = await self._embed_drafts([(version, draft)])
             return rows
         except InputRefusedError:
-            accepted: list[tuple[Passage, NDArray[np.float32]]] = []
+            accepted_parts: list[tuple[Passage, NDArray[np.float32]]] = []
             for passage in self.passages(draft):
-                accepted += await self._embed_parts(passage)
-            if not accepted:
+                accepted_parts += await self._embed_parts(passage)
+            if not accepted_parts:
                 await self._embed_texts([PROBE])  # raises if the model refuses everything
             log_event(
-                logging.WARNING, "input_refused", space=self.space, version=version, parts=len(accepted)
+                logging.WARNING, "input_refused", space=self.space, version=version, parts=len(accepted_parts)
             )
-            vectors = {part.text: vector for part, vector in accepted}
-            return self._build_rows(version, [part for part, _ in accepted], vectors)
+            vectors = {part.text: vector for part, vector in accepted_parts}
+            return self._build_rows(version, [part for part, _ in accepted_parts], vectors)
 
     async def _embed_parts(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
         """Embed a passage, or its halves if it is refused, and so on; return the accepted parts with their vectors."""
@@ -551,10 +554,10 @@ class Embedding:
             lead_size = len(passage.text) - size
             lead, content = passage.text[:lead_size], passage.text[lead_size:]
             middle = find_middle(content)
-            split = passage.start + middle
-            first = Passage(passage.start, split, lead + content[:middle])
-            second = Passage(split, passage.end, lead + content[middle:])
-            return [*await self._embed_parts(first), *await self._embed_parts(second)]
+            split_position = passage.start + middle
+            first_half = Passage(passage.start, split_position, lead + content[:middle])
+            second_half = Passage(split_position, passage.end, lead + content[middle:])
+            return [*await self._embed_parts(first_half), *await self._embed_parts(second_half)]
 
     async def _embed_drafts(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
         """Return the vectors of each entry, as they are stored."""
@@ -604,7 +607,7 @@ class Embedding:
     async def stop(self) -> None:
         """Wait PATIENCE seconds for queued entries, and stop all work; the next session heals what is still missing."""
         if self._queue_task is not None and not self._queue_task.done():
-            self._wanted.update(self._queue)
+            self._wanted_logs.update(self._queue)
             self._hurry.set()
             await asyncio.wait([self._queue_task], timeout=PATIENCE)
         self._clear_backlog()
@@ -613,7 +616,7 @@ class Embedding:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._finish(self._clear_queue())
-        self._wanted.clear()
+        self._wanted_logs.clear()
 
     def _record_failure(self, operation: str, error: Exception) -> None:
         self._retry_at = asyncio.get_running_loop().time() + BACKOFF
@@ -637,8 +640,8 @@ class Embedding:
                 (vector,) = await self._embed_texts([text])
                 return vector
             async with asyncio.timeout(SECONDS):
-                given = np.asarray(await self._embed_query(text), np.float32)
-            (vector,) = self._normalize_vectors(given[None], 1)
+                query_vector = np.asarray(await self._embed_query(text), np.float32)
+            (vector,) = self._normalize_vectors(query_vector[None], 1)
             return vector
         except InputRefusedError:
             if len(text) < 2 * SHORTEST:

@@ -39,21 +39,21 @@ class FactIndex:
         times: Mapping[int, Period],
         moment: datetime | None,
         *,
-        superseded: bool = False,
+        include_ended: bool = False,
         allowed: NDArray[np.bool_] | None = None,
     ) -> None:
         """Score the facts of a corpus like messages that are their own neighbourhood.
 
         `rarities` are the weights of the query's words, `times` the validity periods of the active facts by version.
-        Facts that have ended at `moment` are hidden unless `superseded`.
+        Facts that have ended at `moment` are hidden unless `include_ended`.
         """
         self.context = context
-        #: Of the facts alone.
+        #: The corpus of the facts alone; `ranking` has that of the messages.
         self.corpus = corpus
         self._times = times
         self._moment = moment
-        self._superseded = superseded
-        self._allowed = allowed
+        self._include_ended = include_ended
+        self._allowed_mask = allowed
         self._ranking = ranking
         query = ranking.query
         bm25, information = _score_words(corpus, query, rarities)
@@ -92,7 +92,7 @@ class FactIndex:
         period = self._times.get(version)
         if period is None:
             return "a newer fact has its address"
-        if self._moment is None or self._superseded or not period.over(self._moment):
+        if self._moment is None or self._include_ended or not period.over(self._moment):
             return ""
         return f"it is over {period.label(self._moment)}; include_superseded=True shows it"
 
@@ -110,7 +110,7 @@ class FactIndex:
 
     def allows(self, version: int) -> bool:
         """Return whether the filter accepts a fact, by its version."""
-        return self._allowed is None or bool(self._allowed[self.corpus.position_of(version - 1)])
+        return self._allowed_mask is None or bool(self._allowed_mask[self.corpus.position_of(version - 1)])
 
     def answers(self, version: int) -> bool:
         """Return whether a fact is above the cutoff, by its version."""
@@ -154,9 +154,9 @@ class FactIndex:
         positions = np.flatnonzero(self.without_marks > 0).tolist()
         if len(positions) > CANDIDATES:
             best_first = sorted(positions, key=lambda position: -self._cost_scaled[position])
-            external = [position for position in best_first if self.doc(position).external]
-            others = [position for position in best_first if not self.doc(position).external]
-            positions = sorted([*others[:CANDIDATES], *external[:CANDIDATES]])
+            external_positions = [position for position in best_first if self.doc(position).external]
+            other_positions = [position for position in best_first if not self.doc(position).external]
+            positions = sorted([*other_positions[:CANDIDATES], *external_positions[:CANDIDATES]])
         framing = frame.cost(None, (), FACT)
         return [self._build_candidate(position, framing) for position in positions]
 

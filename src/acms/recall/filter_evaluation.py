@@ -27,14 +27,14 @@ async def evaluate_filter(
     for name in where.sessions or ():
         with suppress(SessionNotFoundError):
             owners.add((await storage.context(name, namespace=namespace)).id)
-    accepted = where.match_index(corpus, owners)
-    undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
-    await _load_filter_fields(storage, corpus, undecided)
-    for position in undecided.tolist():
+    is_accepted = where.match_index(corpus, owners)
+    undecided_positions = np.flatnonzero(is_accepted & where.find_undecided(corpus))
+    await _load_filter_fields(storage, corpus, undecided_positions)
+    for position in undecided_positions.tolist():
         _, segment, segment_position = corpus.snapshot.find_segment(corpus.document(position))
         fields = segment.filter_fields.get(segment_position)
-        accepted[position] = fields is not None and where.matches(*fields)
-    return complete_tool_groups(corpus, accepted)
+        is_accepted[position] = fields is not None and where.matches(*fields)
+    return complete_tool_groups(corpus, is_accepted)
 
 
 class _SegmentPosition(NamedTuple):
@@ -54,9 +54,9 @@ async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions
             missing.setdefault(owner, {})[version] = _SegmentPosition(segment, position)
     page_size = 4_096  # entries
     for owner, places in missing.items():
-        first, last = min(places), max(places)
-        for start in range(first, last + 1, page_size):
-            end = min(last, start + page_size - 1)
+        first_version, last_version = min(places), max(places)
+        for start in range(first_version, last_version + 1, page_size):
+            end = min(last_version, start + page_size - 1)
             for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
                 place = places.get(entry.version)
                 if place is not None:

@@ -44,14 +44,14 @@ class Where:
     metadata: tuple[tuple[str, Json], ...] = ()
 
     @classmethod
-    def parse(cls, given: object) -> Where | None:
+    def parse(cls, mapping: object) -> Where | None:
         """Return a filter from a caller's mapping, or None for an empty one.
 
         `ValidationError` names the invalid field, and for an unknown key all valid keys.
         """
-        if not isinstance(given, Mapping):
-            raise ValidationError(f"must be a mapping, not {type(given).__name__}", field="where")
-        values: dict[str, Any] = {str(name): value for name, value in given.items() if value is not None}
+        if not isinstance(mapping, Mapping):
+            raise ValidationError(f"must be a mapping, not {type(mapping).__name__}", field="where")
+        values: dict[str, Any] = {str(name): value for name, value in mapping.items() if value is not None}
         unknown = sorted(values.keys() - set(KEYS))
         if unknown:
             hint = f'"metadata": {{{unknown[0]!r}: …}} for a key of yours'
@@ -80,15 +80,15 @@ class Where:
         """Return which active entries it accepts by the fields in the index; `owners` are the ids of its sessions."""
         label_codes, labels = corpus.labels
         is_label_accepted = np.fromiter(map(self._accepts_label, labels), bool, len(labels))
-        accepted = is_label_accepted[label_codes]
+        is_accepted = is_label_accepted[label_codes]
         minutes = corpus.column("minute")
         if self.after is not None:
-            accepted &= minutes >= to_microseconds(self.after) // MINUTE
+            is_accepted &= minutes >= to_microseconds(self.after) // MINUTE
         if self.before is not None:
-            accepted &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
+            is_accepted &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
         if self.sessions is not None:
-            accepted &= corpus.snapshot.mask_owned(owners)[corpus.documents(np.arange(len(corpus)))]
-        return accepted
+            is_accepted &= corpus.snapshot.mask_owned(owners)[corpus.documents(np.arange(len(corpus)))]
+        return is_accepted
 
     def find_undecided(self, corpus: Corpus) -> Mask:
         """Return which active entries must be read to decide, because the index lacks fields that the filter needs.
@@ -98,11 +98,11 @@ class Where:
         if self.metadata:
             return np.ones(len(corpus), bool)
         minutes = corpus.column("minute")
-        undecided = np.zeros(len(corpus), bool)
+        is_undecided = np.zeros(len(corpus), bool)
         for bound in (self.after, self.before):
             if bound is not None and to_microseconds(bound) % MINUTE:
-                undecided |= minutes == to_microseconds(bound) // MINUTE
-        return undecided
+                is_undecided |= minutes == to_microseconds(bound) // MINUTE
+        return is_undecided
 
     def matches(self, created_at: datetime, metadata: Mapping[str, Json]) -> bool:
         """Return whether it accepts a message with this time and this metadata."""
@@ -120,42 +120,42 @@ class Where:
         return self.markers is None or not self.markers.isdisjoint(label.markers)
 
 
-def _parse_time_bound(given: Any, field: str) -> datetime | None:
+def _parse_time_bound(value: Any, field: str) -> datetime | None:
     """Return a time; a day alone begins at midnight UTC."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, str) and len(given) == len("2026-01-01"):
-        given = f"{given}T00:00+00:00"
-    return validation.parse_moment(given, field)
+    if isinstance(value, str) and len(value) == len("2026-01-01"):
+        value = f"{value}T00:00+00:00"
+    return validation.parse_moment(value, field)
 
 
-def _parse_value_set(given: Any, name: str, check: Callable[[Any, str], T]) -> frozenset[T] | None:
+def _parse_value_set(value: Any, name: str, check: Callable[[Any, str], T]) -> frozenset[T] | None:
     """Return one value or several as a set."""
-    if given is None:
+    if value is None:
         return None
-    values: list[Any] = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+    values: list[Any] = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
     if not values:
         raise ValidationError("must name one at least", field=f"where.{name}")
-    return frozenset([check(value, f"where.{name}") for value in values])
+    return frozenset([check(item, f"where.{name}") for item in values])
 
 
-def _validate_role(given: Any, field: str) -> Role:
-    return validation.parse_choice(given, Role, field)
+def _validate_role(value: Any, field: str) -> Role:
+    return validation.parse_choice(value, Role, field)
 
 
-def _validate_marker(given: Any, field: str) -> str:
-    markers = validation.validate_markers([given], field)
+def _validate_marker(value: Any, field: str) -> str:
+    markers = validation.validate_markers([value], field)
     return markers[0] if markers else ""
 
 
-def complete_tool_groups(corpus: Corpus, accepted: Mask) -> Mask:
-    """Accept all active entries of each tool group of which an entry is accepted; `accepted` is changed."""
+def complete_tool_groups(corpus: Corpus, is_accepted: Mask) -> Mask:
+    """Accept all active entries of each tool group of which an entry is accepted; `is_accepted` is changed."""
     if corpus.kind is not Kind.MESSAGE:
-        return accepted
-    accepted_members = np.flatnonzero(accepted & (corpus.column("group") >= 0))
+        return is_accepted
+    accepted_members = np.flatnonzero(is_accepted & (corpus.column("group") >= 0))
     for position in accepted_members.tolist():
         for document in corpus.snapshot.members(corpus.document(position)):
             member_position = corpus.position_of(document)
             if member_position >= 0:
-                accepted[member_position] = True
-    return accepted
+                is_accepted[member_position] = True
+    return is_accepted

@@ -53,34 +53,34 @@ class Vectors:
         """Add (document, part, little-endian float16 vector) rows; documents that have vectors already are skipped."""
         vector_bytes = 2 * self.dimension
         slots = len(self.slot)
-        new: list[tuple[int, int, bytes]] = []
+        new_rows: list[tuple[int, int, bytes]] = []
         for row in rows:
             document, _, data = row
             has_vectors = document < slots and self.slot[document] >= 0
             if len(data) == vector_bytes and not has_vectors:
-                new.append(row)
-        if not new:
+                new_rows.append(row)
+        if not new_rows:
             return
-        new.sort(key=itemgetter(0, 1))
-        document_by_row = np.fromiter((document for document, _, _ in new), np.int64, len(new))
+        new_rows.sort(key=itemgetter(0, 1))
+        document_by_row = np.fromiter((document for document, _, _ in new_rows), np.int64, len(new_rows))
         is_new_document = document_by_row[1:] != document_by_row[:-1]
         first_rows = np.append(0, np.flatnonzero(is_new_document) + 1)
         documents = document_by_row[first_rows]
         count = self.count + len(documents)
         self._reserve(count, int(documents[-1]))
         vectors_before = int(self.begin[self.count])
-        self._append_vectors([data for _, _, data in new], vectors_before)
+        self._append_vectors([data for _, _, data in new_rows], vectors_before)
         self.documents[self.count : count] = documents
-        self.begin[self.count + 1 : count + 1] = vectors_before + np.append(first_rows[1:], len(new))
+        self.begin[self.count + 1 : count + 1] = vectors_before + np.append(first_rows[1:], len(new_rows))
         self.slot[documents] = np.arange(self.count, count)
         self.count = count
 
-    def _reserve(self, count: int, last: int) -> None:
-        """Grow the arrays to hold `count` documents, of which `last` is the greatest."""
+    def _reserve(self, count: int, last_document: int) -> None:
+        """Grow the arrays to hold `count` documents, of which `last_document` is the greatest."""
         while len(self.documents) < count:
             self.documents = np.concatenate([self.documents, np.zeros_like(self.documents)])
             self.begin = np.concatenate([self.begin, np.zeros(len(self.begin) - 1, np.int64)])
-        while len(self.slot) <= last:
+        while len(self.slot) <= last_document:
             self.slot = np.concatenate([self.slot, np.full_like(self.slot, -1)])
 
     def _append_vectors(self, data: Sequence[bytes], vectors_before: int) -> None:
@@ -88,19 +88,19 @@ class Vectors:
 
         `vectors_before` is the number of vectors so far.
         """
-        done = 0
-        while done < len(data):
-            start = (vectors_before + done) % BLOCK
+        written_count = 0
+        while written_count < len(data):
+            start = (vectors_before + written_count) % BLOCK
             if start == 0:
                 self._add_block()
-            size = min(BLOCK - start, len(data) - done, 256)
-            joined = b"".join(data[done : done + size])
+            size = min(BLOCK - start, len(data) - written_count, 256)
+            batch_bytes = b"".join(data[written_count : written_count + size])
             values = self.blocks[-1][start : start + size]
-            widen_halves(np.frombuffer(joined, "<i2").reshape(size, self.dimension), values)
+            widen_halves(np.frombuffer(batch_bytes, "<i2").reshape(size, self.dimension), values)
             norms = np.sqrt(np.einsum("ij,ij->i", values, values))
             values /= np.where(norms > 0, norms, 1)[:, None]
             self.signs[len(self.blocks) - 1][:, start : start + size] = pack_signs(values)
-            done += size
+            written_count += size
 
     def _add_block(self) -> None:
         self.blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
@@ -170,8 +170,8 @@ class Vectors:
     @property
     def bytes(self) -> int:
         """Bytes it takes in memory."""
-        held = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
-        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
+        block_bytes = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
+        return block_bytes + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
 
 
 def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
@@ -194,8 +194,8 @@ def pack_signs(values: Floats) -> NDArray[np.uint64]:
     """Return the signs of vectors as bits, 64 dimensions a row and a vector a column."""
     bits = np.packbits(values > 0, axis=1)
     width = -bits.shape[1] % 8
-    padded = np.pad(bits, ((0, 0), (0, width))) if width else bits
-    return np.ascontiguousarray(np.ascontiguousarray(padded).view(np.uint64).T)
+    padded_bits = np.pad(bits, ((0, 0), (0, width))) if width else bits
+    return np.ascontiguousarray(np.ascontiguousarray(padded_bits).view(np.uint64).T)
 
 
 DOCUMENTS = 1 << 24
@@ -268,8 +268,8 @@ class Segment:
         #: Postings: as sorted arrays for the first documents, as open arrays by term for later ones.
         self._terms = np.zeros(0, np.uint32)
         self._starts = np.zeros(1, np.int64)
-        self._frozen = np.zeros(0, np.uint32)
-        self._open: dict[int, array[int]] = {}
+        self._frozen_postings = np.zeros(0, np.uint32)
+        self._open_postings: dict[int, array[int]] = {}
         #: The terms of the documents, one document after the other: term << 8 | occurrences, and where each one ends.
         self._terms_by_document = array("I")
         self._ends = array("Q")
@@ -285,8 +285,8 @@ class Segment:
     @property
     def bytes(self) -> int:
         """Bytes it takes in memory; those of lists and dicts are estimated."""
-        arrays = [*self.columns.values(), self._terms, self._starts, self._frozen]
-        total = sum(one.nbytes for one in arrays) + self._open_bytes
+        arrays = [*self.columns.values(), self._terms, self._starts, self._frozen_postings]
+        total = sum(item.nbytes for item in arrays) + self._open_bytes
         total += 4 * len(self._terms_by_document) + 8 * len(self._ends)
         total += 500 * (len(self.docs) + len(self.filter_fields))  # a `IndexedEntry` with its strings
         return total + sum(vectors.bytes for vectors in self.spaces.values())
@@ -319,9 +319,9 @@ class Segment:
         """Grow the columns to hold `count` documents."""
         size = len(self.columns["flags"])
         if size < count:
-            added = max(size, count - size)
+            added_count = max(size, count - size)
             for name, column in self.columns.items():
-                self.columns[name] = np.concatenate([column, np.zeros(added, column.dtype)])
+                self.columns[name] = np.concatenate([column, np.zeros(added_count, column.dtype)])
 
     def _add_fields(
         self, records: Sequence[bytes | None], headers: NDArray[Any], present: NDArray[np.bool_]
@@ -353,9 +353,9 @@ class Segment:
         terms = (keys >> np.uint64(32)).tolist()
         postings = keys.astype(np.uint32).tolist()
         for term, posting in zip(terms, postings, strict=True):
-            open_postings = self._open.get(term)
+            open_postings = self._open_postings.get(term)
             if open_postings is None:
-                open_postings = self._open[term] = array("I")
+                open_postings = self._open_postings[term] = array("I")
                 self._open_bytes += 180
             open_postings.append(posting)
         self._open_bytes += 5 * len(keys)
@@ -370,7 +370,7 @@ class Segment:
         starts = np.concatenate([first_start, later_starts])
         self._terms = (keys[starts] >> np.uint64(32)).astype(np.uint32)
         self._starts = np.append(starts, len(keys))
-        self._frozen = keys.astype(np.uint32)
+        self._frozen_postings = keys.astype(np.uint32)
 
     def _label(self, data: bytes) -> int:
         """Return the code of an encoded label; a new label is added."""
@@ -409,14 +409,14 @@ class Segment:
         keys[text_key_count:] = field_keys
         ends = len(self._terms_by_document) + np.cumsum(term_counts)
         self._ends.frombytes(ends.astype(np.uint64).tobytes())
-        done = 0
+        written_count = 0
         for low in range(0, document_count, RECORD_BATCH):
             batch = slice(low, low + RECORD_BATCH)
             batch_keys = self._build_text_keys(
                 buffer, starts[batch], term_counts[batch], headers["repeated"][batch], first_document + low
             )
-            keys[done : done + len(batch_keys)] = batch_keys
-            done += len(batch_keys)
+            keys[written_count : written_count + len(batch_keys)] = batch_keys
+            written_count += len(batch_keys)
             # term << 8 | occurrences
             terms = batch_keys >> np.uint64(24) & ~np.uint64(255) | batch_keys & np.uint64(255)
             self._terms_by_document.frombytes(terms.astype(np.uint32).tobytes())
@@ -427,12 +427,17 @@ class Segment:
         return _merge_field_terms(_sort_keys(keys), lengths)
 
     def _build_text_keys(
-        self, buffer: NDArray[np.uint8], starts: Ints, sizes: Ints, repeated: NDArray[np.uint16], low: int
+        self,
+        buffer: NDArray[np.uint8],
+        starts: Ints,
+        sizes: Ints,
+        repeated_counts: NDArray[np.uint16],
+        first_document: int,
     ) -> NDArray[np.uint64]:
         """Return the keys of the terms in some records; also set the lengths and fingerprints of their documents.
 
         A record has `sizes` terms of three bytes each, from its offset in `starts`; then a byte of occurrences for each
-        of the first `repeated` terms, as the others occur once. The first record is that of the document `low`.
+        of the first `repeated_counts` terms, as the others occur once. The first record is that of `first_document`.
         """
         ends = np.cumsum(sizes)
         documents = np.repeat(np.arange(len(sizes)), sizes)  # document of each term, from 0
@@ -443,17 +448,19 @@ class Segment:
             offsets += 1
             terms |= buffer[offsets].astype(np.uint32) << np.uint32(8 * byte)
         counts = np.ones(len(documents), np.uint64)
-        repeated_terms = np.flatnonzero(index_in_record < repeated[documents])
+        repeated_terms = np.flatnonzero(index_in_record < repeated_counts[documents])
         count_starts = starts + 3 * sizes
         count_offsets = count_starts[documents[repeated_terms]] + index_in_record[repeated_terms]
         counts[repeated_terms] = buffer[count_offsets]
         keys = terms.astype(np.uint64)
-        high = low + len(sizes)
-        self.columns["length"][low:high] = np.bincount(documents, counts, len(sizes))
-        self.columns["print"][low:high] = _fingerprint_documents(keys, documents, len(sizes))
+        end_document = first_document + len(sizes)
+        self.columns["length"][first_document:end_document] = np.bincount(documents, counts, len(sizes))
+        self.columns["print"][first_document:end_document] = _fingerprint_documents(
+            keys, documents, len(sizes)
+        )
         keys <<= np.uint64(32)
         keys |= np.maximum(counts, np.uint64(1))
-        documents += low
+        documents += first_document
         keys |= documents.astype(np.uint64) << np.uint64(8)
         return keys
 
@@ -482,11 +489,11 @@ class Segment:
         postings = np.zeros(0, np.uint32)
         row = int(self._terms.searchsorted(np.uint32(term)))  # of the same type, or all would be converted
         if row < len(self._terms) and int(self._terms[row]) == term:
-            postings = self._frozen[self._starts[row] : self._starts[row + 1]]
-        open_postings = self._open.get(term)
+            postings = self._frozen_postings[self._starts[row] : self._starts[row + 1]]
+        open_postings = self._open_postings.get(term)
         if open_postings is not None:
-            added = np.frombuffer(open_postings.tobytes(), np.uint32)
-            postings = np.concatenate([postings, added]) if len(postings) else added
+            later_postings = np.frombuffer(open_postings.tobytes(), np.uint32)
+            postings = np.concatenate([postings, later_postings]) if len(postings) else later_postings
         if len(postings) and int(postings[-1]) >> 8 >= count:
             end = np.uint32(min(count << 8, 0xFFFFFFFF))
             postings = postings[: np.searchsorted(postings, end)]
@@ -494,17 +501,17 @@ class Segment:
 
     def add_vectors(self, space: str, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Add (version, part, float16 bytes) rows of a space; rows without bytes are skipped."""
-        own = [
+        own_rows = [
             (version - self.base - 1, part, data)
             for version, part, data in rows
             if version > self.base and data
         ]
-        if not own:
+        if not own_rows:
             return
         vectors = self.spaces.get(space)
         if vectors is None:
-            vectors = self.spaces[space] = Vectors(len(own[0][2]) // 2)
-        vectors.extend(own)
+            vectors = self.spaces[space] = Vectors(len(own_rows[0][2]) // 2)
+        vectors.extend(own_rows)
 
 
 def _build_term_keys(
@@ -556,9 +563,9 @@ def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return keys
     terms = (keys >> np.uint64(32)).astype(np.uint32)
     order = np.lexsort((terms.astype(np.uint16), (terms >> np.uint32(16)).astype(np.uint8)))
-    ordered = keys[order]
-    ordered.sort(kind="stable")  # only a term of both texts and fields is not in order yet
-    return ordered
+    sorted_keys = keys[order]
+    sorted_keys.sort(kind="stable")  # only a term of both texts and fields is not in order yet
+    return sorted_keys
 
 
 def _find_key_changes(
@@ -586,14 +593,14 @@ def _fingerprint_documents(terms: NDArray[np.uint64], documents: Ints, count: in
     sums = np.zeros(count, np.uint64)
     if len(terms):
         is_first = np.concatenate([[True], documents[1:] != documents[:-1]])
-        first = np.flatnonzero(is_first)
-        sums[documents[first]] = np.add.reduceat(_mix_bits(terms), first)
+        first_terms = np.flatnonzero(is_first)
+        sums[documents[first_terms]] = np.add.reduceat(_mix_bits(terms), first_terms)
     return sums & np.uint64(0xFFFFFFFF)
 
 
 def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    mixed = (numbers + np.uint64(0x9E3779B9)) * np.uint64(0xBF58476D1CE4E5)
-    return (mixed ^ mixed >> np.uint64(27)) & np.uint64(0xFFFFFFFF)
+    products = (numbers + np.uint64(0x9E3779B9)) * np.uint64(0xBF58476D1CE4E5)
+    return (products ^ products >> np.uint64(27)) & np.uint64(0xFFFFFFFF)
 
 
 class ToolCallState(NamedTuple):
@@ -644,21 +651,21 @@ class Snapshot:
         labels: list[Label] = []
         codes: list[NDArray[Any]] = []
         for _, segment, count in self.pieces:
-            own = segment.columns["label"][:count]
-            codes.append(own.astype(np.int64) + len(labels) if labels else own)
-            labels.extend(segment.labels[: int(own.max(initial=0)) + 1])
+            codes_of_segment = segment.columns["label"][:count]
+            codes.append(codes_of_segment.astype(np.int64) + len(labels) if labels else codes_of_segment)
+            labels.extend(segment.labels[: int(codes_of_segment.max(initial=0)) + 1])
         if len(codes) == 1:
             return codes[0], labels
         return np.concatenate([np.zeros(0, np.int64), *codes]), labels
 
     def vectors(self, space: str, dimension: int) -> list[tuple[Segment, int, Vectors, int]]:
         """Return (segment, documents in this snapshot, vectors, documents with vectors) for each segment of a space."""
-        found: list[tuple[Segment, int, Vectors, int]] = []
+        rows: list[tuple[Segment, int, Vectors, int]] = []
         for (_, segment, count), spaces in zip(self.pieces, self._vectors, strict=True):
             vectors, size = spaces.get(space, (None, 0))
             if vectors is not None and size and vectors.dimension == dimension:
-                found.append((segment, count, vectors, size))
-        return found
+                rows.append((segment, count, vectors, size))
+        return rows
 
     def postings(self, term: int) -> NDArray[np.uint32]:
         """Return the postings of a term, cached because those of a query are read several times."""
@@ -673,9 +680,13 @@ class Snapshot:
         """Return the postings of a term in all segments, with documents numbered across them."""
         parts: list[NDArray[np.uint32]] = []
         for _, segment, count in self.pieces:
-            own = segment.postings(term, count)
-            if len(own):
-                parts.append(own + np.uint32(segment.base << 8) if segment.base else own)
+            postings_of_segment = segment.postings(term, count)
+            if len(postings_of_segment):
+                parts.append(
+                    postings_of_segment + np.uint32(segment.base << 8)
+                    if segment.base
+                    else postings_of_segment
+                )
         if not parts:
             return np.zeros(0, np.uint32)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -725,10 +736,10 @@ class Snapshot:
 
     def mask_owned(self, owners: Collection[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
-        owned = np.zeros(self.count, bool)
+        is_owned = np.zeros(self.count, bool)
         for owner, segment, count in self.pieces:
-            owned[segment.base : segment.base + count] = owner in owners
-        return owned
+            is_owned[segment.base : segment.base + count] = owner in owners
+        return is_owned
 
     def _doc(self, owner: str, segment: Segment, position: int, version: int) -> IndexedEntry:
         """Return the document at a position of a segment, made from its columns."""
@@ -762,10 +773,12 @@ class Snapshot:
             return [document]
         name = segment.names[group]
         members: list[int] = []
-        for _, other, count in self.pieces:
-            code = other.groups.get(name)
+        for _, other_segment, count in self.pieces:
+            code = other_segment.groups.get(name)
             if code is not None:
-                members += [other.base + member for member in other.members[code] if member < count]
+                members += [
+                    other_segment.base + member for member in other_segment.members[code] if member < count
+                ]
         return members
 
     def tool_call_state(self, documents: Iterable[int]) -> ToolCallState:

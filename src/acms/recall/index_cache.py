@@ -39,7 +39,7 @@ CACHED = 4_096
 
 
 class Profiles:
-    """Which context holds the facts of a namespace: an id is cached for good, an absence for two seconds."""
+    """Find the profile of a namespace, the context that holds its facts; an absence is cached for two seconds."""
 
     def __init__(self, storage: StorageBackend) -> None:
         self._storage = storage
@@ -82,13 +82,13 @@ class Profiles:
 
 def record_new_profile(handle: StorageBackend) -> None:
     """Let all readers of a storage handle, in any event loop, find the profile that one of them created."""
-    for _, here in handles.get_shared_state(handle).loops.all():
-        if here.indexes is not None:
-            here.indexes.profiles.forget_absences()
+    for _, state in handles.get_shared_state(handle).loops.all():
+        if state.indexes is not None:
+            state.indexes.profiles.forget_absences()
 
 
 SMALL = 256
-"""Logs with fewer messages are read again each time: they are not cached."""
+"""Logs with fewer messages are not cached: reading them again takes little."""
 THREAD_ABOVE = 4_096
 """Adding more index records or vectors than this is done off the event loop."""
 FLUSH = 64
@@ -117,19 +117,19 @@ class _LogIndex:
     lineage: tuple[tuple[str, int, int | None], ...]
     segments: list[Segment]
     #: `Head.derived` up to which rows were read, by space.
-    seen: dict[str, int] = field(default_factory=dict[str, int])
+    read_up_to: dict[str, int] = field(default_factory=dict[str, int])
     #: The last corpus built from it, and its cache key.
-    cached: tuple[tuple[int, int], Corpus] | None = None
+    cached_corpus: tuple[tuple[int, int], Corpus] | None = None
 
     def ranges_up_to(self, version: int) -> list[tuple[str, Segment, int, int]]:
         """Return (owner, segment, first, last) for each log of the lineage, `last` being at most `version`.
 
         A log that begins later is included, with last < first.
         """
-        found: list[tuple[str, Segment, int, int]] = []
+        ranges: list[tuple[str, Segment, int, int]] = []
         for (owner, first, last), segment in zip(self.lineage, self.segments, strict=True):
-            found.append((owner, segment, first, version if last is None else min(last, version)))
-        return found
+            ranges.append((owner, segment, first, version if last is None else min(last, version)))
+        return ranges
 
 
 async def _load_cached(
@@ -139,10 +139,10 @@ async def _load_cached(
     load: Callable[[], Awaitable[V]],
 ) -> V:
     """Return the cached value of a log, or load and cache it if the cached one has another stamp."""
-    cached = cache.get(context)
-    if cached is not None and cached[0] == stamp:
+    cached_value = cache.get(context)
+    if cached_value is not None and cached_value[0] == stamp:
         cache.move_to_end(context)
-        return cached[1]
+        return cached_value[1]
     value = await load()
     cache[context] = stamp, value
     if len(cache) > CACHED_LOGS:
@@ -162,13 +162,13 @@ class Indexes:
         #: By root of the fork tree: one task builds, the others wait.
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
         #: Stored entries whose index record is not written yet: (context, epoch, version, id, draft).
-        self._unindexed: deque[tuple[str, int, int, str, Draft]] = deque()
+        self._unindexed_entries: deque[tuple[str, int, int, str, Draft]] = deque()
         #: Index records that no index has taken yet, with their erasure generation, and those not yet stored.
         self._new_records: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
-        self._unstored: dict[str, list[tuple[int, bytes]]] = {}
-        self._waiting = 0
+        self._unstored_records: dict[str, list[tuple[int, bytes]]] = {}
+        self._waiting_count = 0
         #: Logs with enough index records to be stored.
-        self._full: set[str] = set()
+        self._full_logs: set[str] = set()
         self.profiles = Profiles(storage)
         self._timer: asyncio.TimerHandle | None = None
         #: Vectors on their way to the store, with their erasure generation: recall must not wait for a commit.
@@ -181,7 +181,7 @@ class Indexes:
         )
         #: By log, with the count of entries that are no messages as well.
         self._valid_times: OrderedDict[str, tuple[tuple[int, ...], Mapping[int, Period]]] = OrderedDict()
-        self._hits = self._builds = self._healed = 0
+        self._hit_count = self._build_count = self._healed_count = 0
         #: Estimated bytes of all segments, including some that were evicted since.
         self._counted_bytes = 0
 
@@ -189,25 +189,25 @@ class Indexes:
     def stats(self) -> IndexStats:
         """Return hits, builds and size."""
         return IndexStats(
-            hits=self._hits,
-            builds=self._builds,
+            hits=self._hit_count,
+            builds=self._build_count,
             bytes=sum(segment.bytes for segment in self._segments.values()),
             contexts=len(self._logs),
-            healed=self._healed,
+            healed=self._healed_count,
         )
 
     # ── writing records ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
         """Queue a stored entry; its index record is written a moment later, when the event loop is idle."""
-        self._unindexed.append((context, epoch, version, id, draft))
+        self._unindexed_entries.append((context, epoch, version, id, draft))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(0.02, self._write_idle)
 
     def _write_idle(self) -> None:
         self.work(FLUSH)
         self._timer = None
-        if self._unindexed:
+        if self._unindexed_entries:
             self._timer = asyncio.get_running_loop().call_later(0, self._write_idle)
 
     def learn(self, context: str, epoch: int, rows: Sequence[Derived]) -> None:
@@ -216,19 +216,19 @@ class Indexes:
         Cached vectors of another erasure generation (`epoch`) are dropped: their entries may be erased.
         """
         self.additions += 1
-        cached_epoch, cached = self._pending_vectors.pop(context, (epoch, []))
+        cached_epoch, cached_rows = self._pending_vectors.pop(context, (epoch, []))
         if cached_epoch != epoch:
-            cached = []
-        self._pending_vectors[context] = epoch, [*cached, *rows][-CACHED:]
+            cached_rows = []
+        self._pending_vectors[context] = epoch, [*cached_rows, *rows][-CACHED:]
         total = sum(len(rows) for _, rows in self._pending_vectors.values())
         while len(self._pending_vectors) > 1 and total > CACHED:
-            _, (_, dropped) = self._pending_vectors.popitem(last=False)
-            total -= len(dropped)
+            _, (_, dropped_rows) = self._pending_vectors.popitem(last=False)
+            total -= len(dropped_rows)
 
     def work(self, limit: int = 2) -> None:
         """Write the index records of a few entries."""
-        for _ in range(min(limit, len(self._unindexed))):
-            context, epoch, version, id, draft = self._unindexed.popleft()
+        for _ in range(min(limit, len(self._unindexed_entries))):
+            context, epoch, version, id, draft = self._unindexed_entries.popleft()
             self._keep(context, version, epoch, _encode_record(draft, id))
 
     def _keep(self, context: str, version: int, epoch: int, record: bytes) -> None:
@@ -236,16 +236,20 @@ class Indexes:
         self._new_records[context, version] = epoch, record
         if len(self._new_records) > CACHED:
             self._new_records.popitem(last=False)
-        unstored = self._unstored.setdefault(context, [])
-        unstored.append((version, record))
-        self._waiting += 1
-        if len(unstored) >= FLUSH:
-            self._full.add(context)
+        unstored_records = self._unstored_records.setdefault(context, [])
+        unstored_records.append((version, record))
+        self._waiting_count += 1
+        if len(unstored_records) >= FLUSH:
+            self._full_logs.add(context)
 
     @property
     def is_flush_due(self) -> bool:
         """Whether enough index records wait to be stored, of one log or in all."""
-        return bool(self._full) or self._waiting >= UNSTORED or len(self._unindexed) >= UNSTORED
+        return (
+            bool(self._full_logs)
+            or self._waiting_count >= UNSTORED
+            or len(self._unindexed_entries) >= UNSTORED
+        )
 
     async def flush(self, *, everything: bool = True) -> None:
         """Write all queued index records, and pass them to the store, whose next commit stores them.
@@ -255,14 +259,16 @@ class Indexes:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.work(len(self._unindexed))
-        if self._waiting >= UNSTORED or everything:
-            unstored, self._unstored = self._unstored, {}
+        self.work(len(self._unindexed_entries))
+        if self._waiting_count >= UNSTORED or everything:
+            unstored_records, self._unstored_records = self._unstored_records, {}
         else:
-            unstored = {context: self._unstored.pop(context, []) for context in self._full}
-        self._full.clear()
-        self._waiting -= sum(map(len, unstored.values()))
-        for context, records in unstored.items():
+            unstored_records = {
+                context: self._unstored_records.pop(context, []) for context in self._full_logs
+            }
+        self._full_logs.clear()
+        self._waiting_count -= sum(map(len, unstored_records.values()))
+        for context, records in unstored_records.items():
             rows = [
                 Derived(version=version, space=index_record.SPACE, data=data) for version, data in records
             ]
@@ -282,8 +288,8 @@ class Indexes:
 
     async def write_records(self) -> None:
         """Write the queued index records, and pass them to the store if there are many."""
-        if self._unindexed:
-            self.work(len(self._unindexed))
+        if self._unindexed_entries:
+            self.work(len(self._unindexed_entries))
         if self.is_flush_due:
             await self.flush(everything=False)
 
@@ -324,30 +330,30 @@ class Indexes:
         from acms.recall.index import Snapshot
 
         await self.write_records()
-        root, inherited, _ = await self.lineage(context)
+        root, ancestors, _ = await self.lineage(context)
         lock = self._locks.setdefault(root, Building())
         async with lock:
             log = self._logs.get(context)
             is_small = head.messages < SMALL
             if log is None or log.epoch != head.epoch:
-                self._builds += 1
-                log = self._start_index(context, inherited, head.epoch, is_small)
+                self._build_count += 1
+                log = self._start_index(context, ancestors, head.epoch, is_small)
             else:
-                self._hits += 1
+                self._hit_count += 1
             has_grown = await self._catch_up(context, log, head, spaces, lock)
             if not is_small:
                 self._logs[context] = log
                 self._logs.move_to_end(context)
                 self._evict(log)
             key = (version, head.rewrites)
-            if has_grown or log.cached is None or log.cached[0] != key:
+            if has_grown or log.cached_corpus is None or log.cached_corpus[0] != key:
                 pieces = [
                     (owner, segment, last - segment.base)
                     for owner, segment, first, last in log.ranges_up_to(version)
                     if first <= version
                 ]
-                log.cached = key, Corpus(Snapshot(pieces), replacements)
-            return log.cached[1]
+                log.cached_corpus = key, Corpus(Snapshot(pieces), replacements)
+            return log.cached_corpus[1]
 
     async def lineage(self, context: str) -> Lineage:
         """Return the lineage of a log, which never changes."""
@@ -369,24 +375,24 @@ class Indexes:
         return name
 
     def _start_index(
-        self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, is_small: bool
+        self, context: str, ancestors: tuple[tuple[str, int], ...], epoch: int, is_small: bool
     ) -> _LogIndex:
         """Return a new index of a log, which shares the segments that other logs of its lineage already have."""
         from acms.recall.index import Segment
 
         lineage: list[tuple[str, int, int | None]] = []
         segments: list[Segment] = []
-        first = 1
-        for owner, last in (*inherited, (context, None)):
+        first_version = 1
+        for owner, last in (*ancestors, (context, None)):
             segment = self._segments.get(owner)
-            if segment is None or segment.epoch != epoch or segment.base != first - 1:
-                segment = Segment(first - 1)
+            if segment is None or segment.epoch != epoch or segment.base != first_version - 1:
+                segment = Segment(first_version - 1)
                 segment.epoch = epoch
                 if not is_small:
                     self._segments[owner] = segment
-            lineage.append((owner, first, last))
+            lineage.append((owner, first_version, last))
             segments.append(segment)
-            first = (last or 0) + 1
+            first_version = (last or 0) + 1
         return _LogIndex(epoch, tuple(lineage), segments)
 
     async def _catch_up(
@@ -395,14 +401,14 @@ class Indexes:
         """Read the new index records and vectors of a log; return whether there were any."""
         has_grown = await self._extend(context, log, head, lock)
         for space in spaces:
-            after = log.seen.get(space, 0)
+            after = log.read_up_to.get(space, 0)
             if after >= head.derived:
                 continue
             try:
                 rows = await self.storage.derived(context, space, after=after)
             except VectorsUnavailableError:  # ranked by words until they are available
                 continue
-            log.seen[space] = head.derived
+            log.read_up_to[space] = head.derived
             has_grown = has_grown or bool(rows)
             await self._add_vectors(log, space, rows, head.version, lock)
         epoch, pending = self._pending_vectors.get(context, (0, []))
@@ -423,8 +429,8 @@ class Indexes:
 
         def add() -> None:
             for _, segment, first, last in log.ranges_up_to(version):
-                own = [row for row in rows if first <= row.version <= last]
-                segment.add_vectors(space, [(row.version, row.part, row.data) for row in own])
+                own_rows = [row for row in rows if first <= row.version <= last]
+                segment.add_vectors(space, [(row.version, row.part, row.data) for row in own_rows])
 
         if len(rows) > THREAD_ABOVE:
             await lock.off_loop(add)
@@ -433,67 +439,72 @@ class Indexes:
 
     async def _extend(self, context: str, log: _LogIndex, head: Head, lock: Building) -> bool:
         """Add the index records of new entries to the segments; return whether there were any."""
-        wanted: list[tuple[str, int, int]] = []
+        ranges: list[tuple[str, int, int]] = []
         segments: list[Segment] = []
         for owner, segment, _, last in log.ranges_up_to(head.version):
             start = segment.base + segment.count + 1
             if start <= last:
-                wanted.append((owner, start, last))
+                ranges.append((owner, start, last))
                 segments.append(segment)
-        if not wanted:
+        if not ranges:
             return False
         is_cached = head.messages >= SMALL  # an index that is rebuilt each time may need a record again
-        after = log.seen.get(index_record.SPACE, 0)
-        loaded = await self.index_records(context, wanted, head, after, is_cached)
-        for segment, (records, gone) in zip(segments, loaded, strict=True):
-            segment.blanked.update(version - segment.base - 1 for version in gone)
+        after = log.read_up_to.get(index_record.SPACE, 0)
+        records_by_range = await self.index_records(context, ranges, head, after, is_cached)
+        for segment, (records, gone_versions) in zip(segments, records_by_range, strict=True):
+            segment.blanked.update(version - segment.base - 1 for version in gone_versions)
             if len(records) > THREAD_ABOVE:
                 await lock.off_loop(partial(segment.extend, records))
             else:
                 segment.extend(records)
-        log.seen[index_record.SPACE] = head.derived
+        log.read_up_to[index_record.SPACE] = head.derived
         return True
 
     async def index_records(
-        self, context: str, wanted: Sequence[tuple[str, int, int]], head: Head, after: int, taken: bool
+        self,
+        context: str,
+        ranges: Sequence[tuple[str, int, int]],
+        head: Head,
+        after: int,
+        releases_records: bool,
     ) -> list[IndexRecords]:
         """Return the index records of some (owner, first version, last version) ranges of a log.
 
         Stored records are read above the row number `after`; missing ones are created again. The record of a deleted
-        entry is blank. If `taken`, new records in memory are released.
+        entry is blank. With `releases_records`, new records are removed from memory: the caller keeps them.
         """
         new_records: dict[int, bytes] = {}
-        for owner, start, end in wanted:
-            new_records |= self._find_new_records(owner, start, end, head.epoch, taken)
+        for owner, start, end in ranges:
+            new_records |= self._find_new_records(owner, start, end, head.epoch, releases_records)
         known_records = dict(new_records)
-        if any(start not in new_records for _, start, _ in wanted):
+        if any(start not in new_records for _, start, _ in ranges):
             for row in await self.storage.derived(context, index_record.SPACE, after=after):
                 known_records.setdefault(row.version, row.data)
         # After an erasure or an expiry, a stored record does not prove that its entry still exists.
         certain = new_records.keys() if head.epoch else known_records.keys()
-        result: list[IndexRecords] = []
-        for owner, start, end in wanted:
+        records_by_range: list[IndexRecords] = []
+        for owner, start, end in ranges:
             records = [known_records.get(version) for version in range(start, end + 1)]
             uncertain = [version for version in range(start, end + 1) if version not in certain]
-            gone = await self._heal(context, owner, head.epoch, start, records, uncertain)
-            result.append((records, gone))
-        return result
+            gone_versions = await self._heal(context, owner, head.epoch, start, records, uncertain)
+            records_by_range.append((records, gone_versions))
+        return records_by_range
 
     def _find_new_records(
-        self, owner: str, start: int, end: int, epoch: int, taken: bool
+        self, owner: str, start: int, end: int, epoch: int, releases_records: bool
     ) -> dict[int, bytes]:
-        """Return by version the index records of a range that are in memory; release them if they are `taken`."""
-        found: dict[int, bytes] = {}
+        """Return by version the index records of a range that are in memory, and release them if `releases_records`."""
+        records: dict[int, bytes] = {}
         if not self._new_records:
-            return found
+            return records
         for version in range(start, end + 1):
             key = owner, version
             record_epoch, record = self._new_records.get(key, (-1, b""))
-            if taken:
+            if releases_records:
                 self._new_records.pop(key, None)
             if record_epoch == epoch:
-                found[version] = record
-        return found
+                records[version] = record
+        return records
 
     async def _heal(
         self,
@@ -508,18 +519,18 @@ class Indexes:
 
         `records` are those of the versions from `start` on. Returns the versions of the lost entries.
         """
-        gone: list[int] = []
+        gone_versions: list[int] = []
         for first, last in _group_runs(uncertain):
             for entry in await self.storage.read(context, after=first - 1, before=last + 1):
                 index = entry.version - start
                 if entry.state is not State.LIVE:
                     records[index] = _encode_record(entry, entry.id)
-                    gone.append(entry.version)
+                    gone_versions.append(entry.version)
                 elif records[index] is None:
                     record = records[index] = _encode_record(entry, entry.id)
                     self._keep(owner, entry.version, epoch, record)
-                    self._healed += 1
-        return gone
+                    self._healed_count += 1
+        return gone_versions
 
     def pending_vectors(self, context: str) -> Sequence[Derived]:
         """Return the vectors of a log that the store may not show yet: a new list whenever some were added."""
@@ -538,16 +549,16 @@ class Indexes:
             rows = [*rows, *(row for row in pending if row.space == space)]
         return rows
 
-    def _evict(self, used: _LogIndex) -> None:
+    def _evict(self, used_log: _LogIndex) -> None:
         """Evict the least recently used logs above the limit; all segments are measured only if it may be exceeded."""
-        self._count(used.segments)
+        self._count_bytes(used_log.segments)
         while len(self._logs) > 1 and self._counted_bytes > self.max_bytes:
             self._counted_bytes = sum(segment.counted_bytes for segment in self._segments.values())
-            self._count(self._segments.values())
+            self._count_bytes(self._segments.values())
             if self._counted_bytes > self.max_bytes:
                 self._logs.popitem(last=False)
 
-    def _count(self, segments: Iterable[Segment]) -> None:
+    def _count_bytes(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             size = segment.bytes
             self._counted_bytes += size - segment.counted_bytes
@@ -562,7 +573,7 @@ class Indexes:
                 segment.blanked.add(position)
         log = self._logs.get(context)
         if log is not None:
-            log.cached = None
+            log.cached_corpus = None
 
 
 def _encode_record(draft: Draft, id: str) -> bytes:

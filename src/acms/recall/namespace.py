@@ -57,20 +57,20 @@ class NamespaceSegment(Segment):
         while len(self.log) < total:
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
             self.version = np.concatenate([self.version, np.zeros_like(self.version)])
-        added: list[Ints] = []
+        documents_by_run: list[Ints] = []
         end = start
         for number, first_version, records in runs:
             documents = np.arange(end, end + len(records))
             self.log[documents] = number
             self.version[documents] = first_version + np.arange(len(records))
-            added.append(documents)
+            documents_by_run.append(documents)
             end += len(records)
         self.extend([record for *_, records in runs for record in records])
         # Episodes of two logs are different ones: each gets the number of its log into its upper bits.
         episode = self.columns["episode"][start:total]
         logs = (self.log[start:total] + 1).astype(np.uint64) << np.uint64(32)
         episode[:] = np.where(episode > 0, episode | logs, episode)
-        return added
+        return documents_by_run
 
     def _group(self, document: int, data: bytes) -> int:
         """Make names of tool groups and addresses of facts unique to their log, and add the document to its group."""
@@ -107,8 +107,8 @@ class NamespaceSnapshot(Snapshot):
 
     def mask_owned(self, owners: Iterable[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
-        wanted = set(owners)
-        numbers = [number for number, owner in enumerate(self._segment.owners) if owner in wanted]
+        owner_set = set(owners)
+        numbers = [number for number, owner in enumerate(self._segment.owners) if owner in owner_set]
         return np.isin(self._segment.log[: self.count], numbers)
 
     def locate(self, document: int) -> tuple[str, int]:
@@ -133,7 +133,7 @@ class _LogState:
     #: Version, rewrites, derived and epoch of its head when it was read.
     stamp: tuple[int, ...] = ()
     #: `Head.derived` up to which rows were read, by space.
-    seen: dict[str, int] = field(default_factory=dict[str, int])
+    read_up_to: dict[str, int] = field(default_factory=dict[str, int])
     #: Vectors that were cached before they could be read from the store.
     pending_vectors: Sequence[Derived] = ()
     #: Documents of its active messages and facts, in reading order; None if that has to be computed again.
@@ -158,7 +158,7 @@ class _LogUpdate:
     records: IndexRecords
     vectors: dict[str, list[Derived]]
     #: `Head.derived` before it was read, by space whose rows were available.
-    seen: dict[str, int]
+    read_up_to: dict[str, int]
     pending_vectors: Sequence[Derived] = ()
     replacements: Replacements | None = None
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
@@ -178,11 +178,11 @@ class NamespaceIndex:
         self.segment = NamespaceSegment()
         self._logs: dict[str, _LogState] = {}
         #: The last result, and its cache key: the heads of all sessions and the reader.
-        self._cached: tuple[object, IndexedLog] | None = None
+        self._cached_log: tuple[object, IndexedLog] | None = None
 
     def forget_order(self) -> None:
         """Mark the active entries for recomputation, after content was found to be deleted."""
-        self._cached = None
+        self._cached_log = None
         for log in self._logs.values():
             log.order = None
 
@@ -192,15 +192,15 @@ class NamespaceIndex:
         async with self._lock:
             all_heads = await _list_session_heads(self._indexes.storage, self._namespace)
             stamp = all_heads, counter, context, tuple(spaces), self._indexes.additions
-            if self._cached is not None and self._cached[0] == stamp:
-                return self._cached[1]
+            if self._cached_log is not None and self._cached_log[0] == stamp:
+                return self._cached_log[1]
             heads = [head for head in all_heads if head.counter == counter and head.key != PROFILE]
             # A reader that is no live session of this namespace has no log of its own here.
-            own = next((head for head in heads if head.context == context), None)
-            inherited = () if own is None else (await self._indexes.lineage(own.context))[1]
-            await self._refresh(heads, own, inherited, spaces)
-            log = await self._build_corpus(heads, own, inherited)
-            self._cached = stamp, log
+            own_head = next((head for head in heads if head.context == context), None)
+            ancestors = () if own_head is None else (await self._indexes.lineage(own_head.context))[1]
+            await self._refresh(heads, own_head, ancestors, spaces)
+            log = await self._build_corpus(heads, own_head, ancestors)
+            self._cached_log = stamp, log
             return log
 
     # ── reading new data ────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,8 +208,8 @@ class NamespaceIndex:
     async def _refresh(
         self,
         heads: Sequence[SessionHead],
-        own: SessionHead | None,
-        inherited: Sequence[tuple[str, int]],
+        own_head: SessionHead | None,
+        ancestors: Sequence[tuple[str, int]],
         spaces: Sequence[str],
     ) -> None:
         """Read new data from every log that has changed; start again with an empty index if that is cheaper."""
@@ -217,23 +217,26 @@ class NamespaceIndex:
         live_documents = sum(len(log.documents) for log in live_logs)
         if self.segment.count > 2 * live_documents + THREAD_ABOVE:  # most are of deleted logs or erased
             self._reset()
-        requests = _list_requests(heads, own, inherited)
-        changed = [request for request in requests if self._has_changed(request, spaces)]
-        if not changed:
+        requests = _list_requests(heads, own_head, ancestors)
+        changed_requests = [request for request in requests if self._has_changed(request, spaces)]
+        if not changed_requests:
             return
         limit = asyncio.Semaphore(16)  # sessions that are read concurrently
 
         async def read(request: _ReadRequest) -> _LogUpdate | None:
             async with limit:
-                return await self._read(request, spaces)
+                return await self._read_update(request, spaces)
 
-        updates = [update for update in await asyncio.gather(*map(read, changed)) if update is not None]
-        added = sum(len(update.records[0]) for update in updates)
-        known = self.segment.count
-        if known and added > max(known, REBUILD_ABOVE):  # building a new segment in one piece is faster
+        updates = [
+            update for update in await asyncio.gather(*map(read, changed_requests)) if update is not None
+        ]
+        added_count = sum(len(update.records[0]) for update in updates)
+        indexed_count = self.segment.count
+        # If most entries are new, building a segment in one piece is faster.
+        if indexed_count and added_count > max(indexed_count, REBUILD_ABOVE):
             self._reset()
-            await self._refresh(heads, own, inherited, spaces)
-        elif added > THREAD_ABOVE:
+            await self._refresh(heads, own_head, ancestors, spaces)
+        elif added_count > THREAD_ABOVE:
             await self._lock.off_loop(partial(self._add, updates))
         else:
             self._add(updates)
@@ -249,11 +252,12 @@ class NamespaceIndex:
             return True
         if not spaces:
             return False
+        # The list is replaced whenever vectors are added.
         has_new_vectors = self._indexes.pending_vectors(request.via) is not log.pending_vectors
-        has_unread_spaces = not log.seen.keys() >= set(spaces)
+        has_unread_spaces = not log.read_up_to.keys() >= set(spaces)
         return has_new_vectors or has_unread_spaces
 
-    async def _read(self, request: _ReadRequest, spaces: Sequence[str]) -> _LogUpdate | None:
+    async def _read_update(self, request: _ReadRequest, spaces: Sequence[str]) -> _LogUpdate | None:
         """Read the missing data of a log; None if it was deleted meanwhile."""
         indexes, via = self._indexes, request.via
         is_own_log = via == request.owner
@@ -261,21 +265,22 @@ class NamespaceIndex:
             head = await indexes.storage.head(via)
             log = self._logs.get(request.owner)
             if log is None or log.epoch != head.epoch:
+                # The number -1 is replaced once all reads have succeeded.
                 log = _LogState(-1, request.first, head.epoch)
             last = head.version if is_own_log else request.last
             start = log.last + 1
             records: IndexRecords = ([], [])
             if start <= last:
-                after = log.seen.get(index_record.SPACE, 0)
-                wanted = [(request.owner, start, last)]
-                (records,) = await indexes.index_records(via, wanted, head, after, taken=False)
+                after = log.read_up_to.get(index_record.SPACE, 0)
+                ranges = [(request.owner, start, last)]
+                (records,) = await indexes.index_records(via, ranges, head, after, releases_records=False)
             update = _LogUpdate(log, head, records, {}, {index_record.SPACE: head.derived})
             update.pending_vectors = indexes.pending_vectors(via)
             for space in spaces:
-                rows = await indexes.vectors(via, head, space, log.seen.get(space, 0))
+                rows = await indexes.vectors(via, head, space, log.read_up_to.get(space, 0))
                 if rows is not None:
                     update.vectors[space] = rows
-                    update.seen[space] = head.derived
+                    update.read_up_to[space] = head.derived
             if is_own_log:
                 update.replacements, update.stale = await indexes.load_active_state(via, head, head.version)
             if is_own_log and head.version > head.messages:  # else there are no facts
@@ -291,10 +296,10 @@ class NamespaceIndex:
     def _add(self, updates: Sequence[_LogUpdate]) -> None:
         """Add the new data of logs to the segment, and compute their active entries again."""
         segment = self.segment
-        grown = [update for update in updates if update.records[0]]
-        runs = [(update.log.number, update.log.last + 1, update.records[0]) for update in grown]
-        added = segment.add(runs) if runs else []
-        for update, documents in zip(grown, added, strict=True):
+        grown_updates = [update for update in updates if update.records[0]]
+        runs = [(update.log.number, update.log.last + 1, update.records[0]) for update in grown_updates]
+        documents_by_run = segment.add(runs) if runs else []
+        for update, documents in zip(grown_updates, documents_by_run, strict=True):
             log = update.log
             start = log.last + 1
             segment.blanked.update(int(documents[version - start]) for version in update.records[1])
@@ -302,19 +307,23 @@ class NamespaceIndex:
         for update in updates:
             self._add_vectors(update)
         snapshot = Snapshot([("", segment, segment.count)])
-        present, messages = mask_documents_by_kind(snapshot, Kind.MESSAGE)
+        has_content, messages = mask_documents_by_kind(snapshot, Kind.MESSAGE)
         _, facts = mask_documents_by_kind(snapshot, Kind.FACT)
         for update in updates:
             log = update.log
-            log.seen.update(update.seen)
+            log.read_up_to.update(update.read_up_to)
             log.pending_vectors = update.pending_vectors
             log.stamp = _stamp_of(update.head)
             log.order = NO_DOCUMENTS
             if update.replacements is None:
                 continue
-            own, base, replacements = log.documents, log.first - 1, update.replacements
-            log.order = own[reading_order(present[own], messages[own], replacements, Kind.MESSAGE, base)]
-            log.facts = own[reading_order(present[own], facts[own], replacements, Kind.FACT, base)]
+            documents, base, replacements = log.documents, log.first - 1, update.replacements
+            log.order = documents[
+                reading_order(has_content[documents], messages[documents], replacements, Kind.MESSAGE, base)
+            ]
+            log.facts = documents[
+                reading_order(has_content[documents], facts[documents], replacements, Kind.FACT, base)
+            ]
             log.times, log.stale = update.times, update.stale
 
     def _add_vectors(self, update: _LogUpdate) -> None:
@@ -332,36 +341,38 @@ class NamespaceIndex:
     # ── the view of one session ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _build_corpus(
-        self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
+        self, heads: Sequence[SessionHead], own_head: SessionHead | None, ancestors: Sequence[tuple[str, int]]
     ) -> IndexedLog:
         """Build the corpus of a reader: active entries of the other sessions, oldest session first, then its own.
 
         Entries that the reader's log inherited are not repeated under their own sessions.
         """
         segment = self.segment
-        inherited_versions = dict(inherited)
+        version_by_ancestor = dict(ancestors)
         visible: dict[str, tuple[int, Ints]] = {}
         orders = [NO_DOCUMENTS]
         facts = [NO_DOCUMENTS]
         stales: list[Stale] = []
         times: dict[int, Period] = {}
-        for owner, log in self._list_other_logs(heads, own):
-            after = inherited_versions.get(owner, 0)
+        for owner, log in self._list_other_logs(heads, own_head):
+            inherited_version = version_by_ancestor.get(owner, 0)
             visible[owner] = (log.first, log.documents)
-            orders.append(_select_newer_documents(segment, _active_documents(log), after))
-            facts.append(_select_newer_documents(segment, log.facts, after))
+            orders.append(_select_newer_documents(segment, _active_documents(log), inherited_version))
+            facts.append(_select_newer_documents(segment, log.facts, inherited_version))
             times |= _index_periods(log.times, log.documents, log.first)
             if log.stale:
                 stales.append(log.stale)
         start = sum(map(len, orders))
-        log = None if own is None else self._logs.get(own.context)
-        if own is not None and log is not None:
-            visible[own.context] = (log.first, log.documents)
+        log = None if own_head is None else self._logs.get(own_head.context)
+        if own_head is not None and log is not None:
+            visible[own_head.context] = (log.first, log.documents)
             stales.append(log.stale)
-            if inherited:
-                documents = [self._inherit_documents(owner, last, visible) for owner, last in inherited]
+            if ancestors:
+                documents = [self._inherit_documents(owner, last, visible) for owner, last in ancestors]
                 documents.append(log.documents)
-                order, own_facts, own_times = await self._order_fork(own.context, np.concatenate(documents))
+                order, own_facts, own_times = await self._order_fork(
+                    own_head.context, np.concatenate(documents)
+                )
             else:
                 order, own_facts = _active_documents(log), log.facts
                 own_times = _index_periods(log.times, log.documents, log.first)
@@ -379,7 +390,7 @@ class NamespaceIndex:
         return IndexedLog(corpus, NONE.of_many(stales, snapshot.find), times)
 
     def _list_other_logs(
-        self, heads: Sequence[SessionHead], own: SessionHead | None
+        self, heads: Sequence[SessionHead], own_head: SessionHead | None
     ) -> list[tuple[str, _LogState]]:
         """Return the logs of the other sessions that are not private, in the order of their first messages."""
         minutes = self.segment.columns["minute"]
@@ -388,7 +399,7 @@ class NamespaceIndex:
             documents = pair[1].documents
             return int(minutes[documents[0]]) if len(documents) else 0
 
-        public = [head.context for head in heads if head is not own and not head.private]
+        public = [head.context for head in heads if head is not own_head and not head.private]
         logs = [(context, self._logs[context]) for context in public if context in self._logs]
         return sorted(logs, key=first_minute)
 
@@ -400,8 +411,10 @@ class NamespaceIndex:
         snapshot = Snapshot([("", self.segment, self.segment.count)])
         orders: list[Ints] = []
         for kind in (Kind.MESSAGE, Kind.FACT):
-            present, kept = mask_documents_by_kind(snapshot, kind)
-            orders.append(documents[reading_order(present[documents], kept[documents], replacements, kind)])
+            has_content, is_of_kind = mask_documents_by_kind(snapshot, kind)
+            orders.append(
+                documents[reading_order(has_content[documents], is_of_kind[documents], replacements, kind)]
+            )
         times = await self._indexes.load_valid_times(context, head, version)
         return orders[0], orders[1], _index_periods(times, documents, 1)
 
@@ -429,20 +442,24 @@ class _ReadRequest:
 
 
 def _list_requests(
-    heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
+    heads: Sequence[SessionHead], own_head: SessionHead | None, ancestors: Sequence[tuple[str, int]]
 ) -> list[_ReadRequest]:
     """Return requests for the entries of all sessions, and for entries that a reader inherits from other logs."""
     requests = [
         _ReadRequest(head.context, head.context, head.fork + 1, head.version, _stamp_of(head))
         for head in heads
     ]
-    if own is None:
+    if own_head is None:
         return requests
-    live = {head.context for head in heads}
+    live_contexts = {head.context for head in heads}
     first = 1
-    for owner, last in inherited:
-        if owner not in live:  # its session is deleted or lies outside the namespace
-            requests.append(_ReadRequest(own.context, owner, first, last, (last, 0, own.derived, own.epoch)))
+    for owner, last in ancestors:
+        if owner not in live_contexts:  # its session is deleted or lies outside the namespace
+            requests.append(
+                _ReadRequest(
+                    own_head.context, owner, first, last, (last, 0, own_head.derived, own_head.epoch)
+                )
+            )
         first = last + 1
     return requests
 

@@ -56,7 +56,7 @@ from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, drive_generator, off_loop
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    from acms.recall.candidates import CandidateSet, Terms
+    from acms.recall.candidates import CandidateSet, Conditions
     from acms.recall.corpus import Corpus, IndexedLog
     from acms.recall.fact_candidates import FactIndex
     from acms.recall.index import Floats
@@ -82,11 +82,11 @@ class LogSpan:
     #: Identifies the state of the log: it changes with a rewrite and with the privacy mode, but not as the log grows.
     stamp: str = ""
     #: Ids of messages in a compacted span that the compaction kept.
-    stays: frozenset[str] = frozenset()
+    kept_ids: frozenset[str] = frozenset()
     #: Tokens by which the log grows before the start of a history moves; 0 if not measured.
-    length: int = 0
+    window_length: int = 0
     #: Active summaries of entries older than the units.
-    older: Sequence[EntryGroup[Entry]] = ()
+    older_summaries: Sequence[EntryGroup[Entry]] = ()
     #: Number of entries of the log, at its head, that are not messages.
     non_messages: int = 0
     #: Labels of its entries that may be outdated.
@@ -114,8 +114,8 @@ async def gather_all(
     version = version_of(head, at)
     replacements = await replacements_at(storage, context, head, version)
     entries = await read_stretches(storage, context, replacements, version)
-    folded = await _fold_entries(entries, replacements, redactor)
-    return _build_gathered(head, version, entries, replacements, folded, 0, redactor)
+    groups = await _fold_entries(entries, replacements, redactor)
+    return _build_span(head, version, entries, replacements, groups, 0, redactor)
 
 
 async def _fold_entries(
@@ -131,17 +131,17 @@ async def _fold_entries(
     return await off_loop(work, len(entries) * EACH + redactor.count_unredacted_characters(entries))
 
 
-def _build_gathered(
+def _build_span(
     head: Head,
     version: int,
     entries: Sequence[Entry],
     replacements: Replacements,
-    folded: EntryGroups,
+    groups: EntryGroups,
     after: int,
     redactor: Redactor = OPEN,
 ) -> LogSpan:
     """Build the result of reading a log; `after` is the version before the first entry read, 0 for the whole log."""
-    hidden = list(folded.hidden)
+    hidden = list(groups.hidden)
     if replacements:
         kind_by_version = {entry.version: entry.kind for entry in entries}
         for entry in entries:
@@ -150,16 +150,16 @@ def _build_gathered(
                 reason = inactive_reason(replacing_version, kind_by_version.get(replacing_version))
                 hidden.append((redactor.redact_entry(entry), reason))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {redactor.mode or 'exact'}"
-    older = _find_older_summaries(replacements, folded.units, redactor) if after else ()
+    older_summaries = _find_older_summaries(replacements, groups.units, redactor) if after else ()
     return LogSpan(
         head.context,
         version,
         replacements,
-        folded.units,
+        groups.units,
         hidden,
         whole=after == 0,
         stamp=stamp,
-        older=older,
+        older_summaries=older_summaries,
         non_messages=head.version - head.messages,
     )
 
@@ -168,13 +168,13 @@ def _find_older_summaries(
     replacements: Replacements, units: Sequence[EntryGroup[Entry]], redactor: Redactor
 ) -> list[EntryGroup[Entry]]:
     """Return the active summaries of a log that are not among some units, redacted and in reading order."""
-    ids = {entry.id for unit in units for entry in unit.entries}
-    older: list[Entry] = []
+    shown_ids = {entry.id for unit in units for entry in unit.entries}
+    older_summaries: list[Entry] = []
     for entry in replacements.shown:
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in ids:
-            older.append(entry)
-    older.sort(key=anchor_version)
-    return [EntryGroup((redactor.redact_entry(entry),)) for entry in older]
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
+            older_summaries.append(entry)
+    older_summaries.sort(key=anchor_version)
+    return [EntryGroup((redactor.redact_entry(entry),)) for entry in older_summaries]
 
 
 async def gather_newest(
@@ -194,6 +194,7 @@ async def gather_newest(
     average_cost = 1.0
     if head.messages:
         average_cost = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ()))
+    # A little more than the average, so that one read is often enough.
     size = int(budget / average_cost * 1.05) + 4
 
     def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
@@ -261,14 +262,14 @@ async def _gather_back(
             entries = page + entries
             unread_end = page[0].version - 1 if page else first - 1
             after = unread_end if unread_end >= first else _end_of_previous_stretch(replacements, first)
-            folded = await _fold_entries(entries, replacements, redactor, after)
-            is_enough = await off_loop(partial(has_enough, folded.units), len(entries) * EACH)
+            groups = await _fold_entries(entries, replacements, redactor, after)
+            is_enough = await off_loop(partial(has_enough, groups.units), len(entries) * EACH)
             # An unresolved tool group goes on further back.
-            if after and is_enough and not folded.unresolved:
-                return _build_gathered(head, version, entries, replacements, folded, after, redactor)
+            if after and is_enough and not groups.unresolved:
+                return _build_span(head, version, entries, replacements, groups, after, redactor)
             size = 2 * size
-    folded = await _fold_entries(entries, replacements, redactor)
-    return _build_gathered(head, version, entries, replacements, folded, 0, redactor)
+    groups = await _fold_entries(entries, replacements, redactor)
+    return _build_span(head, version, entries, replacements, groups, 0, redactor)
 
 
 def count_tokens_before(unit: EntryGroup[Entry]) -> int:
@@ -291,32 +292,32 @@ def cost_of(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
 
 
 def plan_window(
-    gathered: LogSpan, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
+    span: LogSpan, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
     """Choose the newest contiguous units that fit a budget, and leading messages of the roles in `keep` before them."""
-    leading_count = count_leading_groups(gathered, keep)
-    units = [*gathered.older, *gathered.units]
-    labels = gathered.labels.by_id(units[leading_count:], units[:leading_count])
+    leading_count = count_leading_groups(span, keep)
+    units = [*span.older_summaries, *span.units]
+    labels = span.labels.by_id(units[leading_count:], units[:leading_count])
     candidates = [build_window_candidate(unit, frame, labels) for unit in units]
-    leading, others = candidates[:leading_count], candidates[leading_count:]
-    leading_tokens = sum(candidate.tokens for candidate in leading)
+    leading_candidates, other_candidates = candidates[:leading_count], candidates[leading_count:]
+    leading_tokens = sum(candidate.tokens for candidate in leading_candidates)
 
     def choose(limit: int) -> list[Choice]:
         if leading_tokens > limit:
             reason = f"needs {leading_tokens} tokens, the budget is {limit}"
-            omitted = [Choice(candidate, False, "budget", reason) for candidate in leading]
-            return omitted + choose_newest_suffix(others, limit)
+            omitted_choices = [Choice(candidate, False, "budget", reason) for candidate in leading_candidates]
+            return omitted_choices + choose_newest_suffix(other_candidates, limit)
         reason = "a leading message of a role to keep"
-        kept = [Choice(candidate, True, "keep", reason) for candidate in leading]
-        return kept + choose_newest_suffix(others, limit - leading_tokens)
+        kept_choices = [Choice(candidate, True, "keep", reason) for candidate in leading_candidates]
+        return kept_choices + choose_newest_suffix(other_candidates, limit - leading_tokens)
 
     items, choices = finish_plan(fit_to_budget(choose, budget, counter, frame))
     return ContextItems(
         items,
         budget=budget,
-        ledger=build_choice_ledger(choices, gathered.hidden, list_cut_warnings(items)),
-        context=gathered.context,
-        version=gathered.version,
+        ledger=build_choice_ledger(choices, span.hidden, list_cut_warnings(items)),
+        context=span.context,
+        version=span.version,
     )
 
 
@@ -332,16 +333,19 @@ def list_cut_warnings(items: Sequence[ContextItem]) -> list[str]:
 
 
 def cut_warning(id: str, *, summary: bool) -> str:
-    """Return the warning that something was cut which had to be shown."""
+    """Return the warning that an entry was cut although it had to be shown."""
     return f"{'a summary' if summary else 'the latest message'} was cut to fit ({id})"
 
 
-def count_leading_groups(gathered: LogSpan, roles: Collection[Role]) -> int:
-    """Return how many units at the start of a log are of some roles; 0 if its start was not read."""
-    if not gathered.whole:
+def count_leading_groups(span: LogSpan, roles: Collection[Role]) -> int:
+    """Return how many units at the start of a log are of some roles; 0 if its start was not read.
+
+    The newest unit does not count: it is shown in any case.
+    """
+    if not span.whole:
         return 0
     count = 0
-    for unit in gathered.units[:-1]:
+    for unit in span.units[:-1]:
         if rendered_role(unit.entries[0]) not in roles:
             break
         count += 1
@@ -349,15 +353,15 @@ def count_leading_groups(gathered: LogSpan, roles: Collection[Role]) -> int:
 
 
 async def load_instructions(
-    storage: StorageBackend, redactor: Redactor, gathered: LogSpan
+    storage: StorageBackend, redactor: Redactor, span: LogSpan
 ) -> Sequence[EntryGroup[Entry]]:
     """Return the system and developer messages that a log begins with; they are read if only its end was gathered."""
-    if gathered.whole:
-        return gathered.units[: count_leading_groups(gathered, LEADING)]
+    if span.whole:
+        return span.units[: count_leading_groups(span, LEADING)]
     size = 16
     while True:
-        entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
-        sequence = effective_sequence(entries, gathered.replacements)
+        entries = await storage.read(span.context, at=span.version, kinds=SHOWN, limit=size)
+        sequence = effective_sequence(entries, span.replacements)
         if entries:
             last = entries[-1].version
             sequence = [entry for entry in sequence if entry.version <= last or entry.replaces]
@@ -397,6 +401,7 @@ async def _catch_up_index(
     if context is not None:
         head = await reader.storage.head(context)
         if reader.embedding is not None and await reader.embedding.ready(context, head.version):
+            # Vectors were stored while this call waited: the newer head says so to the index.
             head = await reader.storage.head(context)
         version, non_messages = version_of(head, at), head.version - head.messages
         if namespace is None:
@@ -425,22 +430,22 @@ async def rank_log(
     size: int,
     markers: Markers,
     weights: Mapping[str, float],
-    asked: Recall | None = None,
+    request: Recall | None = None,
 ) -> Ranked:
     """Bring the index of a log up to date, and rank the log's active entries at a version for a query.
 
-    `size` is the number of candidates. `asked` may extend the search to the namespace, and filter the candidates.
+    `size` is the number of candidates. `request` may extend the search to the namespace, and filter the candidates.
     """
     from acms.recall.companions import add_companions
     from acms.recall.filter_evaluation import evaluate_filter
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
 
-    log = await _catch_up_index(reader, context, at, None if asked is None else asked.namespace)
+    log = await _catch_up_index(reader, context, at, None if request is None else request.namespace)
     corpus = log.corpus
-    allowed = (
-        None if asked is None else await evaluate_filter(reader.storage, corpus, asked.where, asked.home)
-    )
+    allowed = None
+    if request is not None:
+        allowed = await evaluate_filter(reader.storage, corpus, request.where, request.home)
     vector, warnings = await _embed_query(reader, query, corpus)
     embedding = reader.embedding
     space = None if vector is None or embedding is None else embedding.space
@@ -456,7 +461,7 @@ async def rank_log(
     ranking = await asyncio.to_thread(rank) if len(corpus) > THREAD_ABOVE else rank()
     without_vector = round((1 - ranking.coverage) * corpus.texts)
     if embedding is not None and vector is None:
-        ranking.coverage = 0.0
+        ranking.coverage = 0.0  # nothing was compared by meaning, whatever vectors are stored
     elif without_vector:
         warnings.append(
             f"{without_vector:,} of {corpus.texts:,} messages have no vector: ranked by words alone"
@@ -491,28 +496,30 @@ async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floa
     return vector, warnings
 
 
-async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
+async def run_recall(reader: Reader, context: str | None, at: int | None, request: Recall) -> ContextItems:
     """Recall the newest messages of the current episode and the past entries that answer a query, within a budget."""
     from acms.recall.ranking import CANDIDATES
 
     # A budget has one candidate for each 16 tokens, the size of a short entry.
-    size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
+    size = max(CANDIDATES, request.budget // 16) + len(request.exclude)
     while True:
-        ranked = await rank_log(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
-        ranked = _limit_candidates(ranked, asked, reader.frame)
-        facts = await gather_known_facts(reader, ranked, asked)
+        ranked = await rank_log(
+            reader, context, at, request.query, size, request.markers, request.weights, request
+        )
+        ranked = _limit_candidates(ranked, request, reader.frame)
+        facts = await gather_known_facts(reader, ranked, request)
         try:
-            latest = await _load_latest_message(reader, ranked.corpus, asked.query)
-            steps = plan_recall(ranked, asked, latest, reader.counter, reader.frame, facts)
-            return await run_plan(steps, reader, asked.budget)
+            latest = await _load_latest_message(reader, ranked.corpus, request.query)
+            steps = plan_recall(ranked, request, latest, reader.counter, reader.frame, facts)
+            return await run_plan(steps, reader, request.budget)
         except Gone as gone:
             remove_gone_content(reader, gone, ranked, facts)
 
 
-def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> Ranked:
+def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
     """Reduce or extend the ranked candidates to what the request needs, and decide whether other sessions count.
 
-    Other sessions are excluded if they are not about the query, unless they are so short that all of them is shown.
+    Other sessions are excluded if they are not about the query, unless they are so short that they are shown whole.
     """
     import numpy as np
 
@@ -520,18 +527,18 @@ def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> Ranked:
     from acms.recall.topic import concerns_others
 
     corpus, ranking = ranked.corpus, ranked.ranking
-    if not asked.relevant and _estimate_tokens(corpus, len(corpus), frame) <= asked.budget:
+    if not request.only_relevant and _estimate_tokens(corpus, len(corpus), frame) <= request.budget:
         ranking.include_all()
-    elif not asked.exclude:
-        ranking.limit_candidates(2 * asked.budget)  # twice what the budget holds is enough to choose from
-    if not corpus.start:
+    elif not request.exclude:  # excluded entries are still among the candidates, and would use up the limit
+        ranking.limit_candidates(2 * request.budget)  # twice what the budget holds is enough to choose from
+    if not corpus.start:  # no other session is searched
         return ranked
-    is_unrelated = asked.on_topic and not concerns_others(
+    is_unrelated = request.only_on_topic and not concerns_others(
         corpus, ranking.query, ranking.scores, ranking.positions
     )
     if is_unrelated:
         ranking.exclude_other_sessions()
-    if asked.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= asked.others_whole:
+    if request.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= request.others_whole:
         ranking.include_always(np.arange(corpus.start))
     elif is_unrelated and find_content_words(ranking.query):
         warning = (
@@ -574,7 +581,7 @@ async def _load_latest_message(reader: Reader, corpus: Corpus, query: str) -> En
 
 def plan_recall(
     ranked: Ranked,
-    asked: Recall,
+    request: Recall,
     latest: Entry | None,
     counter: TokenCounter,
     frame: Frame,
@@ -584,68 +591,74 @@ def plan_recall(
     from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
 
     facts = facts or KnownFacts()
-    terms = _build_terms(ranked, asked, latest, facts)
-    offered = collect_candidates(ranked.corpus, ranked.ranking, terms, frame)
-    if facts.known:
-        offered = merge_candidate_sets(collect_fact_candidates(facts.known, terms, frame), offered)
+    conditions = _build_conditions(ranked, request, latest, facts)
+    candidates = collect_candidates(ranked.corpus, ranked.ranking, conditions, frame)
+    if facts.indexes:
+        fact_candidates = collect_fact_candidates(facts.indexes, conditions, frame)
+        candidates = merge_candidate_sets(fact_candidates, candidates)
     warnings = list(ranked.warnings)
-    if asked.rerank:
+    if request.rerank:
         from acms.recall.rerank import rerank_candidates
 
-        offered = yield from rerank_candidates(offered, asked, warnings)
-    if asked.relevant:
-        past, neighbours = split_neighbours(offered.past, asked.budget)
-        offered = replace(offered, past=past, rejected=[*offered.rejected, *neighbours])
+        candidates = yield from rerank_candidates(candidates, request, warnings)
+    if request.only_relevant:
+        past, neighbours = split_neighbours(candidates.past, request.budget)
+        candidates = replace(candidates, past=past, rejected=[*candidates.rejected, *neighbours])
 
     def choose(limit: int) -> list[Choice]:
-        choices = divide_budget(offered.past, offered.current, limit, asked.floor, asked.external_share)
-        return choices if asked.limit is None else limit_items(choices, asked.limit, asked.external_share)
+        choices = divide_budget(
+            candidates.past, candidates.current, limit, request.floor, request.external_share
+        )
+        if request.limit is None:
+            return choices
+        return limit_items(choices, request.limit, request.external_share)
 
     items, choices = yield from fit_to_budget(
-        choose, asked.budget, counter, frame, asked.query, offered.trims, dated=offered.dated
+        choose, request.budget, counter, frame, request.query, candidates.trims, dated=candidates.dated
     )
-    warnings += warn_of_marked_messages(choices, items, asked.budget)
+    warnings += warn_of_marked_messages(choices, items, request.budget)
+    asks = conditions.newest_is_query
     return build_recall_result(
-        ranked, offered, items, choices, asked.budget, warnings, facts.known, asks=terms.newest_is_query
+        ranked, candidates, items, choices, request.budget, warnings, facts.indexes, newest_is_query=asks
     )
 
 
-def _build_terms(ranked: Ranked, asked: Recall, latest: Entry | None, facts: KnownFacts) -> Terms:
+def _build_conditions(ranked: Ranked, request: Recall, latest: Entry | None, facts: KnownFacts) -> Conditions:
     """Return the conditions for candidates; if the newest message is the query itself, it is not an answer."""
-    from acms.recall.candidates import Terms
+    from acms.recall.candidates import Conditions
 
-    exclude = asked.exclude
-    newest_is_query = latest is not None and latest.content.strip() == asked.query.strip()
-    if latest is not None and newest_is_query and asked.relevant:
+    exclude = request.exclude
+    newest_is_query = latest is not None and latest.content.strip() == request.query.strip()
+    if latest is not None and newest_is_query and request.only_relevant:
         exclude = exclude | {latest.id}
-    return Terms(
-        min_relevance=asked.min_relevance,
+    return Conditions(
+        min_relevance=request.min_relevance,
         exclude=exclude,
-        include_current=asked.include_current,
-        answers_only=asked.relevant,
-        episode=not asked.relevant,
-        budget=asked.budget,
+        include_current=request.include_current,
+        answers_only=request.only_relevant,
+        episode=not request.only_relevant,
+        budget=request.budget,
         newest_is_query=newest_is_query,
-        stale=NONE if asked.superseded else ranked.stale,
-        profile=NONE if asked.superseded else facts.stale,
-        labels=ranked.labels(asked.moment),
+        stale=NONE if request.include_superseded else ranked.stale,
+        profile=NONE if request.include_superseded else facts.stale,
+        labels=ranked.labels(request.moment),
     )
 
 
 def build_recall_result(
     ranked: Ranked,
-    offered: CandidateSet,
+    candidates: CandidateSet,
     items: Sequence[ContextItem],
     choices: Sequence[Choice],
     budget: int,
     warnings: Sequence[str] = (),
-    known: Sequence[FactIndex] = (),
+    fact_indexes: Sequence[FactIndex] = (),
     *,
-    asks: bool,
+    newest_is_query: bool,
 ) -> ContextItems:
     """Build the result of a recall, with a ledger of the reasons for all items and omissions.
 
-    `asks` is whether the newest message is the query itself.
+    `newest_is_query` is whether the newest message is the query itself.
     """
     from acms.recall.candidates import OmissionReasons, find_newest_group
     from acms.recall.confidence import estimate_confidence
@@ -653,16 +666,16 @@ def build_recall_result(
     corpus, ranking = ranked.corpus, ranked.ranking
 
     def estimate() -> Certainty:
-        query_group = find_newest_group(corpus) if asks else None
+        query_group = find_newest_group(corpus) if newest_is_query else None
         query_position = -1
         if query_group is not None:
             query_position = corpus.position_of(query_group.entries[0].version - 1)
-        return estimate_confidence(corpus, ranking, known, query_position=query_position)
+        return estimate_confidence(corpus, ranking, fact_indexes, query_position=query_position)
 
     cut_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
     cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in cut_entries]
-    all_choices = [*choices, *offered.rejected]
-    reasons = OmissionReasons(corpus, ranking, known)
+    all_choices = [*choices, *candidates.rejected]
+    reasons = OmissionReasons(corpus, ranking, fact_indexes)
     return ContextItems(
         items,
         budget=budget,
@@ -676,7 +689,7 @@ def build_recall_result(
 
 def tier_of_ranking(ranking: Ranking) -> str:
     """Return the ranking tier: "words", or the name of the model that compared meanings."""
-    space = ranking.query.space
+    space = ranking.query.space  # model/dimension/format/recipe
     return "words" if space is None or not ranking.coverage else space.rsplit("/", 3)[0]
 
 
@@ -695,9 +708,9 @@ async def run_plan(steps: PlanSteps[T], reader: Reader, tokens: int = 0) -> T:
             query = reader.redactor.redact_text(request.query)
             return await reader.reranking.scores(request._replace(query=query))
         rows = await read_redacted_entries(reader.storage, request, reader.redactor)
-        gone = [id for id in request if id not in rows or rows[id].state is not State.LIVE]
-        if gone:
-            raise Gone(gone)
+        gone_ids = [id for id in request if id not in rows or rows[id].state is not State.LIVE]
+        if gone_ids:
+            raise Gone(gone_ids)
         owners = {row.context for row in rows.values()}
         return Rows(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
 
@@ -709,14 +722,14 @@ class KnownFacts:
     """Facts and profile data used along with the ranked messages of a log."""
 
     #: The facts of the namespace, then those of the log.
-    known: Sequence[FactIndex] = ()
+    indexes: Sequence[FactIndex] = ()
     #: Messages of this log with statements that facts of the namespace's profile made outdated.
     stale: Stale = NONE
     #: Id and index of the profile, from which content found to be gone is removed.
     profile: tuple[str, Corpus] | None = None
 
 
-async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> KnownFacts:
+async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) -> KnownFacts:
     """Score the active facts of a ranked log and, if the request names a profile, those of its namespace."""
     from acms.recall.fact_candidates import FactIndex, measure_rarities
     from acms.recall.filter_evaluation import evaluate_filter
@@ -724,11 +737,12 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> K
     stale = NONE
     profile: tuple[str, Corpus] | None = None
     fact_logs = [(ranked.context, ranked.corpus.facts, ranked.times)]
-    if asked.profile is not None:
-        profile_id = await reader.indexes.profiles.find(asked.profile, (ranked.context, ranked.non_messages))
+    if request.profile is not None:
+        log_state = (ranked.context, ranked.non_messages)
+        profile_id = await reader.indexes.profiles.find(request.profile, log_state)
         log = None
         if profile_id is not None and profile_id != ranked.context:
-            log = await _load_profile_index(reader, profile_id, asked.profile)
+            log = await _load_profile_index(reader, profile_id, request.profile)
         if profile_id is not None and log is not None:
             stale = log.stale.as_profile()
             profile = profile_id, log.corpus
@@ -739,8 +753,8 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> K
     if ranked.corpus.snapshot.logs is not None:
         stale = stale.of_many((), ranked.corpus.snapshot.find)
     rarities = measure_rarities(ranked.ranking, corpora)
-    moment = asked.moment or ranked.corpus.newest
-    known: list[FactIndex] = []
+    moment = request.moment or ranked.corpus.newest
+    fact_indexes: list[FactIndex] = []
     for context, facts, times in fact_logs:
         if facts is None:
             continue
@@ -751,11 +765,11 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> K
             rarities,
             times,
             moment,
-            superseded=asked.superseded,
-            allowed=await evaluate_filter(reader.storage, facts, asked.where, asked.home),
+            include_ended=request.include_superseded,
+            allowed=await evaluate_filter(reader.storage, facts, request.where, request.home),
         )
-        known.append(index)
-    return KnownFacts(known, stale, profile)
+        fact_indexes.append(index)
+    return KnownFacts(fact_indexes, stale, profile)
 
 
 async def _load_profile_index(reader: Reader, id: str, namespace: str) -> IndexedLog | None:

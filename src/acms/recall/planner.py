@@ -81,10 +81,10 @@ class TextFrame:
             return 0
         if not self._counts_add_up or not all(map(_begins_with_letter, visible)):
             return self._count(join_items(visible))
-        *others, last = visible
+        *earlier_items, last_item = visible
         days = new_days(visible)
-        total = self._count(format_item(last, days[-1]))
-        for item, day in zip(others, days, strict=False):
+        total = self._count(format_item(last_item, days[-1]))
+        for item, day in zip(earlier_items, days, strict=False):
             total += self._count_paragraph(item, day)
         return total
 
@@ -143,8 +143,8 @@ SUMMARIES_SHARE = 0.25
 """Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
 LEAST_BUDGET = 6
 """Tokens below which nothing is shown: they hold no more than a speaker's name and a cut mark."""
-LEAST = 48
-"""Tokens that an excerpt is worth."""
+MIN_EXCERPT_TOKENS = 48
+"""Fewest tokens that are worth an excerpt."""
 
 
 class Candidate(NamedTuple):
@@ -186,11 +186,11 @@ def version_in(entry: Entry | IndexedEntry) -> int:
     return version_of(entry.id) or entry.version
 
 
-def inactive_reason(by: int, kind: Kind | None) -> str:
+def inactive_reason(replacing_version: int, kind: Kind | None) -> str:
     """Return why an entry is inactive: the version that covers it and its kind."""
     verbs = {Kind.RETRACTION: "retracted", Kind.SUMMARY: "summarised"}
     verb = "replaced" if kind is None else verbs.get(kind, "replaced")
-    return f"{verb} by v{by}"
+    return f"{verb} by v{replacing_version}"
 
 
 class Choice(NamedTuple):
@@ -216,7 +216,7 @@ def build_candidate(
 
 
 def append_label(candidate: Candidate, label: str) -> Candidate:
-    """Return a candidate of one entry with a label beside its text; unchanged without one."""
+    """Return a candidate with a label beside its text; unchanged without a label, or if it has several entries."""
     if not label or len(candidate.costs) > 1:
         return candidate
     tokens = candidate.tokens + LABEL_TOKENS
@@ -231,12 +231,12 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
     if not candidates:
         return []
     remaining = budget
-    reserved: dict[int, int] = {}
+    reserved_tokens: dict[int, int] = {}
     if sum([candidate.tokens for candidate in candidates]) > budget:
         newest = _fit_summary_level(candidates[-1], budget)
         candidates = [*candidates[:-1], newest]
-        reserved = _reserve_summary_tokens(candidates, budget - newest.tokens)
-        remaining -= sum(reserved.values())
+        reserved_tokens = _reserve_summary_tokens(candidates, budget - newest.tokens)
+        remaining -= sum(reserved_tokens.values())
     newest = candidates[-1]
     rule = "latest" if newest.tokens <= budget else "cut"
     newest_choice = Choice(newest, True, rule, "the latest message is always shown", budget)
@@ -245,7 +245,7 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
     is_full = False
     for index in reversed(range(len(candidates) - 1)):
         candidate = candidates[index]
-        if index in reserved:
+        if index in reserved_tokens:
             continue
         if is_full:
             choices[index] = Choice(
@@ -258,10 +258,10 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
             is_full = True
             reason = f"needs {candidate.tokens} tokens, {max(remaining, 0)} are left"
             choices[index] = Choice(candidate, False, "budget", reason)
-    for index, share in reserved.items():
+    for index, share in reserved_tokens.items():
         choice = _choose_summary(candidates[index], share + max(0, remaining))
-        used = min(choice.candidate.tokens, choice.max_tokens) if choice.included else 0
-        remaining += share - used
+        used_tokens = min(choice.candidate.tokens, choice.max_tokens) if choice.included else 0
+        remaining += share - used_tokens
         choices[index] = choice
     return [choices[index] for index in range(len(candidates))]
 
@@ -277,25 +277,29 @@ def _reserve_summary_tokens(candidates: Sequence[Candidate], available: int) -> 
     ]
     summaries.sort(key=lambda index: (-candidates[index].tokens, -index))
     remaining = max(0, int(available * SUMMARIES_SHARE))
-    reserved: dict[int, int] = {}
+    reserved_tokens: dict[int, int] = {}
     for index in summaries:
         shortest = _fit_summary_level(candidates[index], 0).tokens
-        reserved[index] = min(remaining, shortest) if remaining >= LEAST else 0
-        remaining -= reserved[index]
-    return reserved
+        reserved_tokens[index] = min(remaining, shortest) if remaining >= MIN_EXCERPT_TOKENS else 0
+        remaining -= reserved_tokens[index]
+    return reserved_tokens
 
 
 def _choose_summary(candidate: Candidate, budget: int) -> Choice:
     """Choose the longest text of a summary that fits a budget; if none does, cut the shortest or omit the summary."""
-    fitted = _fit_summary_level(candidate, budget)
-    whole = f"the summary of what is older, {candidate.tokens} tokens"
-    if fitted.tokens <= budget:
-        reason = whole if fitted is candidate else f"{whole}, in a text of {fitted.tokens}"
-        return Choice(fitted, True, "summary", reason, budget)
-    reason = f"{whole}, {fitted.tokens} in its shortest text, {budget} are left"
-    is_worth_cutting = budget >= LEAST
+    fitted_candidate = _fit_summary_level(candidate, budget)
+    description = f"the summary of what is older, {candidate.tokens} tokens"
+    if fitted_candidate.tokens <= budget:
+        reason = (
+            description
+            if fitted_candidate is candidate
+            else f"{description}, in a text of {fitted_candidate.tokens}"
+        )
+        return Choice(fitted_candidate, True, "summary", reason, budget)
+    reason = f"{description}, {fitted_candidate.tokens} in its shortest text, {budget} are left"
+    is_worth_cutting = budget >= MIN_EXCERPT_TOKENS
     rule = "cut" if is_worth_cutting else "budget"
-    return Choice(fitted, is_worth_cutting, rule, reason, budget)
+    return Choice(fitted_candidate, is_worth_cutting, rule, reason, budget)
 
 
 def _level_of(candidate: Candidate, budget: int) -> tuple[Entry, summary_levels.Level] | None:
@@ -349,9 +353,9 @@ def fit_to_budget(
         included = [choice for choice in choices if choice.included]
         missing = _find_missing_entries(included, rows)
         if missing:
-            loaded: Rows = yield missing
-            rows.entries.update(loaded.entries)
-            rows.sessions.update(loaded.sessions)
+            loaded_rows: Rows = yield missing
+            rows.entries.update(loaded_rows.entries)
+            rows.sessions.update(loaded_rows.sessions)
             for id in trims.keys() & missing:
                 rows.entries[id] = trim_entry(rows.entries[id], trims[id].spans)
         items: list[ContextItem] = []
@@ -383,7 +387,7 @@ def _find_missing_entries(choices: Sequence[Choice], rows: Rows) -> list[str]:
 
 
 def _leave_out(choice: Choice) -> Choice:
-    """Return a choice that is not included because the whole budget is too small."""
+    """Return a choice as not included, because the whole budget is too small to show anything."""
     reason = f"a budget below {LEAST_BUDGET} tokens shows nothing"
     return choice._replace(included=False, rule="budget", reason=reason)
 
@@ -414,18 +418,18 @@ def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
 
 def _join_spans(text: str, spans: Sequence[Span]) -> str:
     """Join spans of a text in order, with a mark wherever text before, between or after them is omitted."""
-    joined = ""
+    joined_text = ""
     previous_end = 0
     for start, end in spans:
         part = text[start:end]
         if start > previous_end:
-            joined = (joined.rstrip() + CUT).lstrip() + part.lstrip()
+            joined_text = (joined_text.rstrip() + CUT).lstrip() + part.lstrip()
         else:
-            joined += part
+            joined_text += part
         previous_end = end
     if text[previous_end:].strip():
-        joined = joined.rstrip() + CUT.rstrip()
-    return joined
+        joined_text = joined_text.rstrip() + CUT.rstrip()
+    return joined_text
 
 
 def finish_plan(steps: PlanSteps[T]) -> T:
@@ -493,7 +497,7 @@ def _excerpt_item(
 ) -> ContextItem:
     """Cut an item to the sentences that share the most words with the query, within a budget.
 
-    Each is shown with the object, section or function it stands in; all in the order of the text.
+    Each sentence is shown with the object, section or function around it, in the order of the text.
     """
     framing = frame.cost(item.role, (), _speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
@@ -534,9 +538,9 @@ def _excerpt_group(
     rendered = list(items)
     shortest_first = sorted(range(len(items)), key=lambda index: items[index].token_count)
     remaining = budget
-    for done, index in enumerate(shortest_first):
+    for done_count, index in enumerate(shortest_first):
         item = items[index]
-        share = remaining // (len(items) - done)
+        share = remaining // (len(items) - done_count)
         if item.token_count > share:
             excerpt = _excerpt_item(item, share, counter, frame, query)
             item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
@@ -545,22 +549,22 @@ def _excerpt_group(
     return rendered if remaining >= 0 else cut_group(rendered, budget, counter, frame, query)
 
 
-def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
+def _restore_result_part(item: ContextItem, original: ContextItem) -> ContextItem:
     """Return a cut item with the tool result part of the whole item, shortened: it names the call it answers."""
-    for part in whole.parts:
+    for part in original.parts:
         if isinstance(part, ToolResult):
             return replace(item, parts=(replace(part, output=item.content),))
     return replace(item, parts=())
 
 
-def _join_records(content: str, records: Sequence[Record], chosen: Sequence[int]) -> str:
+def _join_records(content: str, records: Sequence[Record], indexes: Sequence[int]) -> str:
     """Join records in order, with a mark wherever records before, between or after them are omitted.
 
     A record that begins a line keeps its indentation and begins one here.
     """
     text = ""
     next_index = 0
-    for index in chosen:
+    for index in indexes:
         start, end, _ = records[index]
         record = content[start:end]
         begins_line = start > 0 and content[start - 1] == "\n"
@@ -572,7 +576,7 @@ def _join_records(content: str, records: Sequence[Record], chosen: Sequence[int]
             text = (text.rstrip() + CUT).lstrip() + record.lstrip()
         next_index = index + 1
     text = text.rstrip()
-    if chosen and next_index < len(records):
+    if indexes and next_index < len(records):
         text += CUT.rstrip()
     return text
 
@@ -619,25 +623,24 @@ def cut_group(
 ) -> list[ContextItem]:
     """Cut the items of one unit to a budget: the longest ones to an equal length.
 
-    Of an output of a tool, what matches the query stays.
-
-    A unit that still does not fit becomes empty items that cost nothing, so that all of them stay and are flagged.
+    The parts of a tool's output that match the query are kept. A unit that still does not fit becomes empty items that
+    cost nothing: each entry stays in the result, marked as truncated.
     """
     most_per_item = find_level([item.token_count for item in items], budget)
-    cut = [_cut_part(item, most_per_item, counter, frame, query) for item in items]
-    excess = sum(item.token_count for item in cut) - budget
-    longest_first = sorted(range(len(cut)), key=lambda index: -cut[index].token_count)
+    cut_items = [_cut_part(item, most_per_item, counter, frame, query) for item in items]
+    excess = sum(item.token_count for item in cut_items) - budget
+    longest_first = sorted(range(len(cut_items)), key=lambda index: -cut_items[index].token_count)
     for index in longest_first:
-        item = cut[index]
+        item = cut_items[index]
         can_shrink = item.role is Role.TOOL or len(items) == 1
         if excess > 0 and can_shrink:
-            cut[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame, query)
-            excess -= item.token_count - cut[index].token_count
+            cut_items[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame, query)
+            excess -= item.token_count - cut_items[index].token_count
     # A tool call and its answers are shown together or not at all.
-    has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut)
+    has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut_items)
     if excess > 0 or has_empty_member:
         return [_empty_item(item) for item in items]
-    return cut
+    return cut_items
 
 
 def _is_empty(item: ContextItem) -> bool:
@@ -683,9 +686,9 @@ def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame:
     parts: list[Part] = []
     for part in item.parts:
         if isinstance(part, ToolCall):
-            rendered = f"{part.name}({part.arguments})"
+            call_text = f"{part.name}({part.arguments})"
             part = replace(part, arguments=condense_arguments(part.arguments, most_per_call, counter))
-            content = content.replace(rendered, f"{part.name}({part.arguments})", 1)
+            content = content.replace(call_text, f"{part.name}({part.arguments})", 1)
         parts.append(part)
     tokens = counter.count(content) + frame.cost(item.role, parts, _speaker_of_item(item))
     if tokens >= item.token_count:
@@ -729,8 +732,8 @@ def build_choice_ledger(
             verdicts.update(_explain_choice(choice))
         return verdicts
 
-    omitted = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
-    return Ledger(explain, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
+    omitted_count = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
+    return Ledger(explain, tuple(warnings), others, omitted=omitted_count + len(hidden), certainty=certainty)
 
 
 def build_rejection(entry: Entry | IndexedEntry, rule: str, reason: str) -> Verdict:

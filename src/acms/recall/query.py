@@ -116,7 +116,7 @@ def _find_query_names(text: str, words: Sequence[str]) -> list[QueryName]:
     for name in find_names(text):
         if len(name.text) > 1:
             own_terms = frozenset(map(primary_term, split_words(name.text)))
-            names.append(QueryName(own_terms, name.also))
+            names.append(QueryName(own_terms, name.extra_terms))
     for first, second in pairwise(words):
         names.append(QueryName(frozenset(), (primary_term(first + second),)))
     return names
@@ -135,8 +135,8 @@ def remove_speakers(text: str, speakers: Iterable[str]) -> str:
     def remove_name(match: re.Match[str]) -> str:
         return "" if primary_term(match[1].lower()) in name_terms else match[0]
 
-    rest = _NAME.sub(remove_name, text)
-    return " ".join(rest.split()) if split_words(rest) else text
+    remaining_text = _NAME.sub(remove_name, text)
+    return " ".join(remaining_text.split()) if split_words(remaining_text) else text
 
 
 _NAME = re.compile(r"(\w+)(?:['\u2019]s\b)?")
@@ -157,8 +157,8 @@ _POLITENESS = frozenset(
 
 def _remove_politeness(words: Sequence[str]) -> Sequence[str]:
     """Return words without those of politeness; all of them if there are no others."""
-    others = [word for word in words if word not in _POLITENESS]
-    return others or words
+    other_words = [word for word in words if word not in _POLITENESS]
+    return other_words or words
 
 
 @lru_cache(maxsize=1)

@@ -63,9 +63,9 @@ class Ranking:
         has_markers[best] = False
         if external is not None:
             has_markers &= ~external
-        others = np.flatnonzero(has_markers & (scores > 0))
-        others = others[find_largest_indices(scores[others], 64)]
-        return np.concatenate([_sort_by_score(best, scores), _sort_by_score(others, scores)])
+        marked_positions = np.flatnonzero(has_markers & (scores > 0))
+        marked_positions = marked_positions[find_largest_indices(scores[marked_positions], 64)]
+        return np.concatenate([_sort_by_score(best, scores), _sort_by_score(marked_positions, scores)])
 
     def limit_candidates(self, tokens: int) -> None:
         """Keep the best candidates up to a number of tokens, but at least 64 of them, and all that carry markers."""
@@ -74,10 +74,12 @@ class Ranking:
             costs = costs * ~self.corpus.external[self.positions]
         fitting = int(costs.cumsum(dtype=np.int64).searchsorted(tokens))
         size = max(64, fitting + 1)
-        best, others = self.positions[:size], self.positions[size:]
+        best_positions, other_positions = self.positions[:size], self.positions[size:]
         has_markers = self.corpus.marker_mask()
-        marked_others = others[:0] if has_markers is None else others[has_markers[others]]
-        self.positions = np.concatenate([best, marked_others])
+        marked_others = (
+            other_positions[:0] if has_markers is None else other_positions[has_markers[other_positions]]
+        )
+        self.positions = np.concatenate([best_positions, marked_others])
 
     def include_all(self) -> None:
         """Make every entry that may be shown a candidate, even those that do not answer."""
@@ -86,11 +88,13 @@ class Ranking:
 
     def include_always(self, positions: Ints) -> None:
         """Count messages as answers whatever their relevance, if they are allowed and have content words."""
-        allowed = positions if self.allowed is None else positions[self.allowed[positions]]
-        with_content = [position for position in allowed.tolist() if not self._is_contentless(position)]
+        allowed_positions = positions if self.allowed is None else positions[self.allowed[positions]]
+        with_content = [
+            position for position in allowed_positions.tolist() if not self._is_contentless(position)
+        ]
         self._always_included = frozenset(with_content)
-        new = np.setdiff1d(np.array(with_content, np.int64), self.positions)
-        self.positions = np.concatenate([self.positions, _sort_by_score(new, self._cost_scaled)])
+        new_positions = np.setdiff1d(np.array(with_content, np.int64), self.positions)
+        self.positions = np.concatenate([self.positions, _sort_by_score(new_positions, self._cost_scaled)])
 
     def exclude_other_sessions(self) -> None:
         """Put messages of other sessions below the cutoff, except those that are always included."""
@@ -104,8 +108,8 @@ class Ranking:
         leader_scores = self.scores_of(np.array(list(leaders.values()), np.int64))
         self._companions = dict(zip(leaders, leader_scores, strict=True))
         candidates = set(self.positions.tolist())
-        new = [position for position in leaders if position not in candidates]
-        self.positions = np.concatenate([self.positions, np.array(new, np.int64)])
+        new_positions = [position for position in leaders if position not in candidates]
+        self.positions = np.concatenate([self.positions, np.array(new_positions, np.int64)])
 
     def allows(self, position: int) -> bool:
         """Return whether an entry may be shown."""
@@ -205,8 +209,10 @@ class Ranking:
     def scores_of(self, positions: Ints) -> list[float]:
         """Return the cost-scaled scores of some messages, in [0, 1]."""
         shares = self._cost_scaled[positions].astype(np.float64) / (self.best or 1)
-        rounded: list[float] = shares.round(6).tolist()  # the last bits depend on the segments of an index
-        return rounded
+        rounded_shares: list[float] = shares.round(
+            6
+        ).tolist()  # the last bits depend on the segments of an index
+        return rounded_shares
 
     def leader_scores(self, positions: Ints) -> list[float]:
         """Return the scores of the statements that some messages accompany; 0 for any other message."""

@@ -63,7 +63,7 @@ async def reindex(
     *,
     embedder: Embedder | None = None,
     privacy: Privacy | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = lambda counts, total: None,
 ) -> Reindexed:
     """Rebuild the derived rows of a context, or of every live one, so that they agree with the log.
 
@@ -73,24 +73,24 @@ async def reindex(
     """
     embedding = None if embedder is None else Embedding(storage, embedder, privacy)
     reindexer = _Reindexer(storage, embedding)
-    done = reindexer.done
+    counts = reindexer.counts
     home = _find_vector_home(storage)
     plan = await _plan_ranges(storage, context)
     total = sum(last - first + 1 for _, ranges in plan for first, last in ranges)
     for id, ranges in plan:
         try:
             if home is not None and embedding is not None:
-                done["moved"] += await home.adopt(id, embedding.space)
+                counts["moved"] += await home.adopt(id, embedding.space)
             for first, last in ranges:
-                await reindexer.run(id, first, last, lambda: progress(done["entries"], total))
+                await reindexer.run(id, first, last, lambda: progress(counts["entries"], total))
         except SessionNotFoundError:
             if context is not None:
                 raise
             continue  # deleted meanwhile
-        done["contexts"] += 1
+        counts["contexts"] += 1
     if home is not None:
-        done["pruned"] = await home.prune()
-    return Reindexed(**done)
+        counts["pruned"] = await home.prune()
+    return Reindexed(**counts)
 
 
 def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
@@ -144,7 +144,7 @@ async def _iterate_contexts(storage: StorageBackend) -> AsyncIterator[Context]:
 class _Reindexer:
     storage: StorageBackend
     embedding: Embedding | None
-    done: Counter[str] = field(default_factory=Counter[str])
+    counts: Counter[str] = field(default_factory=Counter[str])
 
     async def run(self, context: str, first: int, last: int, report: Callable[[], None]) -> None:
         """Write the missing rows of the versions of a context from `first` to `last`, 256 entries at a time.
@@ -168,7 +168,7 @@ class _Reindexer:
                     await self._write_vectors(context, self.embedding, to_embed[:BATCH], parts)
                     to_embed = to_embed[BATCH:]
             first += len(entries)
-            self.done["entries"] += len(entries)
+            self.counts["entries"] += len(entries)
             report()
         if self.embedding is not None and to_embed:
             await self._write_vectors(context, self.embedding, to_embed, parts)
@@ -182,36 +182,36 @@ class _Reindexer:
         return parts
 
     async def _write_records(
-        self, context: str, entries: Sequence[Entry], stored: Mapping[int, bytes]
+        self, context: str, entries: Sequence[Entry], stored_records: Mapping[int, bytes]
     ) -> None:
-        """Store the index records of some entries that are missing or differ from the `stored` ones, by version."""
+        """Store the index records of some entries that are missing or differ from `stored_records`, by version."""
         rows: list[Derived] = []
         for entry in entries:
             record = index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
-            if stored.get(entry.version) != record:
+            if stored_records.get(entry.version) != record:
                 rows.append(Derived(version=entry.version, space=index_record.SPACE, data=record))
         if rows:
-            self.done["cards"] += await self.storage.put_derived(context, rows)
+            self.counts["cards"] += await self.storage.put_derived(context, rows)
 
-    def _lacks_vectors(self, entry: Entry, embedding: Embedding, stored: _Parts) -> bool:
+    def _lacks_vectors(self, entry: Entry, embedding: Embedding, stored_parts: _Parts) -> bool:
         """Return whether the stored vectors of an entry differ from those that it should have."""
         has_text = entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY) and entry.content
         if not has_text:
             return False
         size = 2 * embedding.dimension
-        expected: _Parts = {}
+        expected_parts: _Parts = {}
         for part, passage in enumerate(embedding.passages(entry)):
-            expected[part] = passage.start, passage.end, size
-        if not expected:
-            expected[0] = 0, 0, 0  # an empty row marks an entry with nothing to embed
-        return expected != stored
+            expected_parts[part] = passage.start, passage.end, size
+        if not expected_parts:
+            expected_parts[0] = 0, 0, 0  # an empty row marks an entry with nothing to embed
+        return expected_parts != stored_parts
 
     async def _write_vectors(
         self,
         context: str,
         embedding: Embedding,
         drafts: Sequence[tuple[int, Entry]],
-        stored: Mapping[int, _Parts],
+        stored_parts: Mapping[int, _Parts],
     ) -> None:
         """Embed entries and store their vectors; empty rows replace stored parts that are not needed any more."""
         rows = await embedding.embed_accepted(drafts)
@@ -223,12 +223,12 @@ class _Reindexer:
                 retryable=True,
                 options=("the same call goes on where this one stopped",),
             )
-        written = {(row.version, row.part) for row in rows}
+        written_parts = {(row.version, row.part) for row in rows}
         versions = {row.version for row in rows}
-        self.done["left"] += len({version for version, _ in drafts} - versions)
+        self.counts["left"] += len({version for version, _ in drafts} - versions)
         for version in versions:
-            for part in stored.get(version, ()):
-                if (version, part) not in written:
+            for part in stored_parts.get(version, ()):
+                if (version, part) not in written_parts:
                     rows.append(Derived(version=version, space=embedding.space, part=part, data=b""))
         if rows:
-            self.done["vectors"] += await self.storage.put_derived(context, rows)
+            self.counts["vectors"] += await self.storage.put_derived(context, rows)

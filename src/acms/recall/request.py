@@ -22,11 +22,11 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.reranker import Reranking
 
 
-def parse_filter(given: object) -> Where | None:
+def parse_filter(mapping: object) -> Where | None:
     """Return a filter as callers write it, see `Where.parse`."""
     from acms.recall.filters import Where
 
-    return Where.parse(given)
+    return Where.parse(mapping)
 
 
 Markers: TypeAlias = tuple[tuple[int, str], ...]
@@ -57,15 +57,15 @@ class Recall:
     #: Also ask the profile of this namespace.
     profile: str | None = None
     #: Show outdated statements of messages and ended facts too.
-    superseded: bool = False
+    include_superseded: bool = False
     #: Time of the recall: entries that have ended by then are not shown as current. None: when the log last grew.
     moment: datetime | None = None
     #: Show the current episode only as far as it is relevant.
-    relevant: bool = False
+    only_relevant: bool = False
     #: Best candidates of the past that the reranker is asked about; 0 without one.
     rerank: int = 0
     #: Ask other sessions of the namespace only if they say something about the query, see `acms.recall.topic`.
-    on_topic: bool = False
+    only_on_topic: bool = False
     #: Tokens up to which other sessions of the namespace are shown whole, including messages that do not answer.
     others_whole: int = 0
 

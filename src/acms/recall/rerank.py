@@ -27,37 +27,39 @@ SHARE = 1 / 3
 """Share of a reranker in a score: it is a third signal. Half makes LoCoMo worse by 2 points of R@10."""
 
 
-def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str]) -> PlanSteps[CandidateSet]:
+def rerank_candidates(
+    candidates: CandidateSet, request: Recall, warnings: list[str]
+) -> PlanSteps[CandidateSet]:
     """Ask a reranker for scores of the best candidates of the past, and reorder these candidates by them.
 
     If the reranker fails, the candidates stay as they are, and the reason is appended to `warnings`. Blocked messages
     are not sent.
     """
-    past = list(offered.past)
-    best = _find_best(past, asked.rerank, int(asked.rerank * asked.external_share))
+    past = list(candidates.past)
+    best = _find_best(past, request.rerank, int(request.rerank * request.external_share))
     entries = [entry for index in best for entry in past[index].unit.entries]
     rows = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     missing = [entry.id for entry in entries if entry.id not in rows]
     if missing:
-        loaded: Rows = yield missing
-        rows.update(loaded.entries)
+        loaded_rows: Rows = yield missing
+        rows.update(loaded_rows.entries)
     texts: dict[int, str] = {}
     for index in best:
-        text = _text_of_candidate(past[index], rows, offered.trims)
+        text = _text_of_candidate(past[index], rows, candidates.trims)
         if text:
             texts[index] = text
     if not texts:
-        return offered
-    answer: RerankScores = yield Pairs(asked.query, tuple(texts.values()))
+        return candidates
+    answer: RerankScores = yield Pairs(request.query, tuple(texts.values()))
     if answer.warning:
         warnings.append(answer.warning)
-        return offered
+        return candidates
     fused_scores = fuse_scores([past[index].score for index in texts], answer.values)
     fused_by_old_score: dict[float, float] = {}
-    for index, reranker_score, fused in zip(texts, answer.values, fused_scores, strict=True):
-        fused_by_old_score[past[index].score] = fused
-        past[index] = _apply_score(past[index], reranker_score, fused)
-    return replace(offered, past=[_follow_leader(candidate, fused_by_old_score) for candidate in past])
+    for index, reranker_score, fused_score in zip(texts, answer.values, fused_scores, strict=True):
+        fused_by_old_score[past[index].score] = fused_score
+        past[index] = _apply_score(past[index], reranker_score, fused_score)
+    return replace(candidates, past=[_follow_leader(candidate, fused_by_old_score) for candidate in past])
 
 
 def _find_best(past: Sequence[Candidate], limit: int, external_limit: int) -> list[int]:
@@ -79,30 +81,30 @@ def _follow_leader(candidate: Candidate, fused_by_old_score: Mapping[float, floa
     return candidate if leader_score is None else candidate._replace(leader_score=leader_score)
 
 
-def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
-    """Fuse our `own` scores with those `given` by a reranker; the results are in (0, 1], on the scale of `own`.
+def fuse_scores(ranking_scores: Sequence[float], reranker_scores: Sequence[float]) -> list[float]:
+    """Fuse the scores of the ranking with those of a reranker; the results are in (0, 1], on the scale of the ranking.
 
-    Given scores are converted to that scale by their standard deviations. Candidates with equal own scores are ordered
-    by the given ones alone.
+    The reranker's scores are converted to that scale by their standard deviations. Candidates with equal ranking scores
+    are ordered by the reranker alone.
     """
-    own_mean, own_deviation = fmean(own), pstdev(own)
-    given_mean, given_deviation = fmean(given), pstdev(given)
-    scale = own_deviation or own_mean
-    fused: list[float] = []
-    for own_score, given_score in zip(own, given, strict=True):
-        deviations = (given_score - given_mean) / given_deviation if given_deviation else 0.0
-        converted = own_mean + scale * deviations
-        mixed = (1 - SHARE) * own_score + SHARE * converted
+    ranking_mean, ranking_deviation = fmean(ranking_scores), pstdev(ranking_scores)
+    reranker_mean, reranker_deviation = fmean(reranker_scores), pstdev(reranker_scores)
+    scale = ranking_deviation or ranking_mean
+    fused_scores: list[float] = []
+    for ranking_score, reranker_score in zip(ranking_scores, reranker_scores, strict=True):
+        deviations = (reranker_score - reranker_mean) / reranker_deviation if reranker_deviation else 0.0
+        converted = ranking_mean + scale * deviations
+        fused_score = (1 - SHARE) * ranking_score + SHARE * converted
         # A score of 0 would mean that nothing in a candidate answers.
-        fused.append(round(min(1.0, max(mixed, 1e-6)), 6))
-    return fused
+        fused_scores.append(round(min(1.0, max(fused_score, 1e-6)), 6))
+    return fused_scores
 
 
 def _text_of_candidate(candidate: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
     """Return the text of a candidate for a reranker; "" if the text is blocked."""
     texts: list[str] = []
-    for indexed in candidate.unit.entries:
-        entry = rows[indexed.id]
+    for unit_entry in candidate.unit.entries:
+        entry = rows[unit_entry.id]
         if entry.privacy is Privacy.BLOCK:
             return ""
         if entry.id in trims:

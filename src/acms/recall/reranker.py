@@ -35,8 +35,10 @@ class Reranking:
         """Return a score for each text, or a warning if the reranker fails, takes too long, or gives invalid scores."""
         try:
             async with asyncio.timeout(self._seconds):
-                given = await with_retry(lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry)
-            values = _validate_scores(given, len(pairs.texts))
+                answer = await with_retry(
+                    lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry
+                )
+            values = _validate_scores(answer, len(pairs.texts))
         except Exception as error:
             code = error.code if isinstance(error, ACMSError) else type(error).__name__
             return self._build_warning("did not answer", code)
@@ -49,9 +51,9 @@ class Reranking:
         return RerankScores(warning=f"the reranker {self.model} {problem}: ranked without it")
 
 
-def _validate_scores(given: Sequence[float], count: int) -> tuple[float, ...] | None:
+def _validate_scores(answer: Sequence[float], count: int) -> tuple[float, ...] | None:
     """Return the scores of an answer; None unless it is one number in [0, 1] for each text."""
-    if isinstance(given, str | bytes) or len(given) != count:
+    if isinstance(answer, str | bytes) or len(answer) != count:
         return None
-    values = tuple([float(value) for value in given])
+    values = tuple([float(value) for value in answer])
     return values if all(0 <= value <= 1 for value in values) else None

@@ -78,14 +78,14 @@ def score_messages(corpus: Corpus, query: Query, *, query_position: int = -1) ->
     coverage = 1.0
     relevance = words.own + words.near
     if query.vector is not None and query.space is not None:
-        found = find_cosines(corpus, query.space, query.vector)
-        coverage = min(1.0, found.known / corpus.texts) if corpus.texts else 1.0
-        cosine_stats = measure_cosines(corpus, query.space, query.vector, found)
-        cosines = found.cosines
-        if not found.exact:
+        query_cosines = find_cosines(corpus, query.space, query.vector)
+        coverage = min(1.0, query_cosines.known_count / corpus.texts) if corpus.texts else 1.0
+        cosine_stats = measure_cosines(corpus, query.space, query.vector, query_cosines)
+        cosines = query_cosines.cosines
+        if not query_cosines.exact:
             _, rough_meaning = _standardize_cosines(corpus, cosines, cosine_stats)
             rough_relevance = relevance + np.float32(SIGMA) * np.maximum(0, rough_meaning)
-            cosines = rescore_exactly(corpus, query, found, rough_relevance)
+            cosines = rescore_exactly(corpus, query, query_cosines, rough_relevance)
         if query_position >= 0:
             cosines = cosines.copy()
             cosines[query_position] = np.nan

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from acms.recall.planner import LEAST, Candidate, Choice
+from acms.recall.planner import MIN_EXCERPT_TOKENS, Candidate, Choice
 from acms.results import ContextItem
 
 NEIGHBOURS = 0.07
@@ -78,18 +78,19 @@ def divide_budget(
         external.spend(latest, latest.tokens)
     newest_first = sorted(range(len(current) - 1), key=lambda index: -current[index].unit.version)
     marked_first = sorted(newest_first, key=lambda index: not current[index].markers)
-    reserved = min(remaining, int(budget * floor) - (budget - remaining))
+    # The share of the current episode, less the tokens of the latest message.
+    reserved_tokens = min(remaining, int(budget * floor) - (budget - remaining))
     for index in marked_first:
-        if current[index].tokens <= external.limit(current[index], reserved):
+        if current[index].tokens <= external.limit(current[index], reserved_tokens):
             tokens = choose_from_episode(index, "within its reserved share")
-            reserved -= tokens
+            reserved_tokens -= tokens
             remaining -= tokens
-    unchosen = [index for index in range(len(current)) if index not in episode_choices]
-    competing = [index for index in unchosen if current[index].relevance > 0]
-    candidates = [*past, *(current[index] for index in competing)]
+    unchosen_indexes = [index for index in range(len(current)) if index not in episode_choices]
+    competing_indexes = [index for index in unchosen_indexes if current[index].relevance > 0]
+    candidates = [*past, *(current[index] for index in competing_indexes)]
     choices, remaining = _choose_by_score(candidates, budget, remaining, external)
     past_choices, competing_choices = choices[: len(past)], choices[len(past) :]
-    episode_choices.update(zip(competing, competing_choices, strict=True))
+    episode_choices.update(zip(competing_indexes, competing_choices, strict=True))
     for index in newest_first:
         candidate = current[index]
         if index in episode_choices:
@@ -125,8 +126,8 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
                 "that these share"
             )
         rejections[id(candidate)] = Choice(candidate, False, "neighbour", reason)
-    kept = [candidate for candidate in past if id(candidate) not in rejections]
-    return kept, list(rejections.values())
+    kept_candidates = [candidate for candidate in past if id(candidate) not in rejections]
+    return kept_candidates, list(rejections.values())
 
 
 def limit_items(choices: list[Choice], limit: int, external_share: float) -> list[Choice]:
@@ -135,42 +136,42 @@ def limit_items(choices: list[Choice], limit: int, external_share: float) -> lis
     External text may be the share `external_share` of the items, at least one; more of it is kept only if there is not
     enough other text.
     """
-    included = [index for index, choice in enumerate(choices) if choice.included]
-    included.sort(key=lambda index: best_first(choices[index].candidate))
-    external = [index for index in included if choices[index].candidate.external]
+    included_indexes = [index for index, choice in enumerate(choices) if choice.included]
+    included_indexes.sort(key=lambda index: best_first(choices[index].candidate))
+    external_indexes = [index for index in included_indexes if choices[index].candidate.external]
     external_limit = max(1, int(limit * external_share))
-    order = move_external_last(included, external, external_limit)
-    kept = _best_items(choices, order, limit)
-    kept_without_external_limit = _best_items(choices, included, limit)
+    order = move_external_last(included_indexes, external_indexes, external_limit)
+    kept_indexes = _best_items(choices, order, limit)
+    kept_without_limit = _best_items(choices, included_indexes, limit)
     result = list(choices)
-    for index in included:
-        if index in kept:
+    for index in included_indexes:
+        if index in kept_indexes:
             continue
         rule, reason = "limit", f"not among the {limit} best"
-        if index in external and index in kept_without_external_limit:
+        if index in external_indexes and index in kept_without_limit:
             rule = "external"
             reason = f"external text may be {external_limit} of {limit} items while other text that answers is left out"
         result[index] = choices[index]._replace(included=False, rule=rule, reason=reason)
     return result
 
 
-def move_external_last(order: Sequence[int], external: Sequence[int], limit: int) -> list[int]:
+def move_external_last(order: Sequence[int], external_indexes: Sequence[int], limit: int) -> list[int]:
     """Move the indexes of external text to the end of an order, except the first `limit` of them."""
-    moved = set(external[limit:])
-    others = [index for index in order if index not in moved]
-    return [*others, *external[limit:]]
+    moved_indexes = set(external_indexes[limit:])
+    other_indexes = [index for index in order if index not in moved_indexes]
+    return [*other_indexes, *external_indexes[limit:]]
 
 
 def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> set[int]:
     """Return the indexes of the first choices of an order that together have at most `limit` items."""
-    kept: set[int] = set()
+    kept_indexes: set[int] = set()
     remaining = limit
     for index in order:
         size = len(choices[index].candidate.costs)
         if size <= remaining:
-            kept.add(index)
+            kept_indexes.add(index)
             remaining -= size
-    return kept
+    return kept_indexes
 
 
 def best_first(candidate: Candidate) -> tuple[float, float, int]:
@@ -197,7 +198,7 @@ def _choose_by_score(
     all_fit = sum([candidate.tokens for candidate in candidates]) <= remaining
     choices: dict[int, Choice] = {}  # by index
     ranks = {False: 0, True: 0}  # candidates considered so far, of other text and of external text
-    postponed: dict[int, _Postponed] = {}  # by index
+    postponed_candidates: dict[int, _PostponedCandidate] = {}  # by index
     for index in order:
         candidate = candidates[index]
         may_excerpt = ranks[candidate.external] < 3  # only the best are worth an excerpt
@@ -209,12 +210,12 @@ def _choose_by_score(
             remaining -= tokens
             external.spend(candidate, tokens)
         elif candidate.external:
-            postponed[index] = _Postponed(may_excerpt, candidate.tokens <= remaining)
+            postponed_candidates[index] = _PostponedCandidate(may_excerpt, candidate.tokens <= remaining)
             continue
         elif candidate.relevance > 0:
             external.is_enforced = True
         choices[index] = choice
-    for index, (may_excerpt, fits_budget) in postponed.items():
+    for index, (may_excerpt, fits_budget) in postponed_candidates.items():
         candidate = candidates[index]
         if external.is_enforced:
             choices[index] = external.reject(candidate) if fits_budget else _too_large(candidate, remaining)
@@ -226,7 +227,7 @@ def _choose_by_score(
     return [choices[index] for index in range(len(candidates))], remaining
 
 
-class _Postponed(NamedTuple):
+class _PostponedCandidate(NamedTuple):
     """An external candidate that did not fit the limit of external text."""
 
     #: Whether an excerpt of it may be shown.
@@ -245,17 +246,19 @@ def _choose_candidate(
     tokens = candidate.tokens
     is_tool_group = len(candidate.costs) > 1
     if is_tool_group and not all_fit:
-        least = min(candidate.costs) + LEAST
-        limit = min(remaining, max(budget // 8, least))
-        if tokens > limit >= least:
+        min_excerpt_tokens = min(candidate.costs) + MIN_EXCERPT_TOKENS
+        limit = min(remaining, max(budget // 8, min_excerpt_tokens))
+        if tokens > limit >= min_excerpt_tokens:
             reason = f"what answers in a tool call of {tokens} tokens"
             return Choice(candidate, True, "excerpt", reason, limit)
     if tokens <= remaining:
         return _make_choice((candidate, True, "score", _inclusion_reason(candidate), 0))
     is_large = tokens > budget / 2
-    if may_excerpt and not is_tool_group and is_large and remaining >= LEAST:
+    if may_excerpt and not is_tool_group and is_large and remaining >= MIN_EXCERPT_TOKENS:
         reason = f"an excerpt of {tokens} tokens, relevant to the query"
-        return Choice(candidate, True, "excerpt", reason, min(remaining, max(budget // 3, LEAST)))
+        return Choice(
+            candidate, True, "excerpt", reason, min(remaining, max(budget // 3, MIN_EXCERPT_TOKENS))
+        )
     return _too_large(candidate, remaining)
 
 
@@ -281,15 +284,15 @@ def _too_large(candidate: Candidate, remaining: int) -> Choice:
 def warn_of_marked_messages(
     choices: Sequence[Choice], items: Sequence[ContextItem], budget: int
 ) -> list[str]:
-    """Return a warning if marked messages that answer did not fit, with their tokens and those that are left."""
-    left_out = [
+    """Return a warning if relevant marked messages did not fit: their tokens, and the tokens left of the budget."""
+    omitted_candidates = [
         choice.candidate for choice in choices if choice.rule == "budget" and choice.candidate.markers
     ]
-    if not left_out:
+    if not omitted_candidates:
         return []
-    needed = sum([one.tokens for one in left_out])
-    free = max(0, budget - sum([item.token_count for item in items]))
+    needed_tokens = sum([candidate.tokens for candidate in omitted_candidates])
+    free_tokens = max(0, budget - sum([item.token_count for item in items]))
     return [
-        f"{len(left_out)} relevant marked messages did not fit: they take {needed:,} tokens, "
-        f"{free:,} of {budget:,} for recall are left"
+        f"{len(omitted_candidates)} relevant marked messages did not fit: they take {needed_tokens:,} tokens, "
+        f"{free_tokens:,} of {budget:,} for recall are left"
     ]

@@ -32,14 +32,14 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
             raise EntryNotFoundError(f"there is no entry {id!r}")
     if not ids or not isinstance(storage, HasRecords):
         return
-    for retries_left in reversed(range(16)):
+    for retries_left in reversed(range(16)):  # other answers may be counted at the same time
         record = await storage.record(context, RECORD)
-        stored: list[Citation] = []
+        citations: list[Citation] = []
         revision = 0
         if record is not None:
-            stored, revision = _parse_citations(record.data), record.rev
+            citations, revision = _parse_citations(record.data), record.rev
         try:
-            await storage.put_record(context, RECORD, _count_citations(stored, ids, now), rev=revision)
+            await storage.put_record(context, RECORD, _count_citations(citations, ids, now), rev=revision)
             return
         except ConflictError:
             if not retries_left:
@@ -49,17 +49,20 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
 def _parse_citations(data: Mapping[str, Any]) -> list[Citation]:
     if data.get("format") != 1:
         return []
-    return [Citation(id=id, count=count, at=datetime.fromisoformat(at)) for id, count, at in data["entries"]]
+    return [
+        Citation(id=id, count=count, at=datetime.fromisoformat(moment))
+        for id, count, moment in data["entries"]
+    ]
 
 
-def _count_citations(stored: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
+def _count_citations(citations: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
     """Return the record after one more citation of each of some entries, the entries cited last first.
 
     The 500 newest are kept.
     """
-    counts = {citation.id: citation.count for citation in stored}
-    cited = [Citation(id=id, count=1 + counts.get(id, 0), at=now) for id in ids]
-    others = [citation for citation in stored if citation.id not in set(ids)]
-    kept = [*cited, *others][:500]
-    entries = [[citation.id, citation.count, citation.at.isoformat()] for citation in kept]
+    counts = {citation.id: citation.count for citation in citations}
+    new_citations = [Citation(id=id, count=1 + counts.get(id, 0), at=now) for id in ids]
+    other_citations = [citation for citation in citations if citation.id not in set(ids)]
+    kept_citations = [*new_citations, *other_citations][:500]
+    entries = [[citation.id, citation.count, citation.at.isoformat()] for citation in kept_citations]
     return {"format": 1, "entries": entries}

@@ -41,18 +41,18 @@ class Cosines(NamedTuple):
     #: False if sign bits were compared instead of vectors.
     exact: bool
     #: Number of entries with a vector, and of vectors that were compared.
-    known: int
+    known_count: int
     vectors: int
 
 
 def find_cosines(corpus: Corpus, space: str, query: Floats) -> Cosines:
     """Compare a query with the vectors of one space: exactly up to `EXACT` vectors, by their sign bits above."""
     segments = corpus.snapshot.vectors(space, len(query))
-    compared = sum(_count_vectors(*segment) for segment in segments)
-    exact = compared <= EXACT
+    vector_count = sum(_count_vectors(*segment) for segment in segments)
+    exact = vector_count <= EXACT
     query_signs = pack_signs(query[None, :])[:, 0]
     cosines = np.full(len(corpus), np.nan, np.float32)
-    known = 0
+    known_count = 0
     for segment, count, vectors, size in segments:
         if exact:
             values = _exact_cosines(vectors, query, size)
@@ -66,8 +66,8 @@ def find_cosines(corpus: Corpus, space: str, query: Floats) -> Cosines:
             active = positions >= 0
             positions, values = positions[active], values[active]
         cosines[positions] = values
-        known += len(positions)
-    return Cosines(cosines, exact, known, compared)
+        known_count += len(positions)
+    return Cosines(cosines, exact, known_count, vector_count)
 
 
 def _exact_cosines(vectors: Vectors, query: Floats, size: int) -> Floats:
@@ -149,14 +149,14 @@ def find_slots(
     return indexes[has_vectors], slots[has_vectors]
 
 
-def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Cosines) -> CosineStats:
+def measure_cosines(corpus: Corpus, space: str, query: Floats, query_cosines: Cosines) -> CosineStats:
     """Return the mean and the standard deviation of the cosines of a query with the messages of a log.
 
     They are rounded to a thousandth, so that they do not depend on how the vectors are stored. If only sign bits were
     compared, 512 evenly spread entries are compared exactly.
     """
-    values = found.cosines
-    if not found.exact and len(corpus):
+    values = query_cosines.cosines
+    if not query_cosines.exact and len(corpus):
         sample = np.unique(np.linspace(0, len(corpus) - 1, 512).astype(np.int64))
         values = compute_cosines(corpus, space, query, sample)
     values = values[~np.isnan(values)].astype(np.float64)
@@ -165,14 +165,14 @@ def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Cosines) -
     return CosineStats(round(float(values.mean()), 3), max(0.001, round(float(values.std()), 3)))
 
 
-def rescore_exactly(corpus: Corpus, query: Query, found: Cosines, rough_relevance: Floats) -> Floats:
+def rescore_exactly(corpus: Corpus, query: Query, query_cosines: Cosines, rough_relevance: Floats) -> Floats:
     """Return the cosines found by sign bits, with exact ones for the messages that are best by a rough relevance."""
     assert query.space is not None
     assert query.vector is not None
-    size = min(RESCORED, VECTORS * found.known // max(1, found.vectors))
-    likely = np.sort(find_largest_indices(rough_relevance, size))
-    cosines = found.cosines.copy()
-    cosines[likely] = compute_cosines(corpus, query.space, query.vector, likely)
+    size = min(RESCORED, VECTORS * query_cosines.known_count // max(1, query_cosines.vectors))
+    likely_positions = np.sort(find_largest_indices(rough_relevance, size))
+    cosines = query_cosines.cosines.copy()
+    cosines[likely_positions] = compute_cosines(corpus, query.space, query.vector, likely_positions)
     return cosines
 
 

@@ -67,6 +67,6 @@ def _changed_lines(diff: str) -> list[str]:
 
 def _format_change(path: str, lines: list[str]) -> str:
     """Return a change as one line, without indents."""
-    joined = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
+    joined_lines = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
     # 240 characters are some sixty tokens, a change of two or three lines.
-    return f"{path.strip()}: {joined or 'the whole file'}"[:240]
+    return f"{path.strip()}: {joined_lines or 'the whole file'}"[:240]

@@ -19,7 +19,7 @@ from acms.results import ContextItem, resolve_speaker
 PER_MESSAGE = 4
 PER_CALL = 8
 PER_MEDIUM = 1_445
-"""The most that an image is likely to cost, and what a file is taken to cost, where they state nothing."""
+"""Tokens charged for an image or a file that states none: the most that an image is likely to cost."""
 PRIMER = 3
 """Tokens every reply is primed with."""
 
@@ -97,13 +97,13 @@ class ChatMessages(list[dict[str, Json]]):
 def render_chat_messages(items: Sequence[ContextItem]) -> ChatMessages:
     """Render items as chat messages that a provider accepts: every tool call is followed by its answer."""
     messages = ChatMessages()
-    unanswered: _CallKeys = {}
+    open_calls: _CallKeys = {}
     last_indexes: dict[str | None, int] = {}  # index of the newest message of each tool group
     for item in items:
         results = [part for part in item.parts if isinstance(part, ToolResult)]
         calls = [part for part in item.parts if isinstance(part, ToolCall)]
         if item.role is Role.TOOL and results:
-            if _append_answers(messages, item, results, unanswered):
+            if _append_answers(messages, item, results, open_calls):
                 last_indexes[item.group] = len(messages) - 1
             continue
         message = _render_message(item)
@@ -112,10 +112,10 @@ def render_chat_messages(items: Sequence[ContextItem]) -> ChatMessages:
         messages.show(message, (item.id,))
         if calls:
             message["tool_calls"] = [_render_call(call) for call in calls]
-            unanswered.update({(item.group, call.call_id): None for call in calls})
+            open_calls.update({(item.group, call.call_id): None for call in calls})
             last_indexes[item.group] = len(messages) - 1
     # An insertion moves only later messages, so the last group comes first.
-    last_group_first = sorted(unanswered, key=lambda key: last_indexes[key[0]], reverse=True)
+    last_group_first = sorted(open_calls, key=lambda key: last_indexes[key[0]], reverse=True)
     for group, call_id in last_group_first:
         last_indexes[group] += 1
         messages.show(_build_tool_message(call_id, NO_RESULT), at=last_indexes[group])
@@ -127,28 +127,28 @@ _CallKeys: TypeAlias = dict[tuple[str | None, str], None]
 
 
 def _append_answers(
-    messages: ChatMessages, item: ContextItem, results: Sequence[ToolResult], unanswered: _CallKeys
+    messages: ChatMessages, item: ContextItem, results: Sequence[ToolResult], open_calls: _CallKeys
 ) -> bool:
     """Append a message for each result that answers a call, and return whether there was one.
 
     The other results are added as text to the message before them.
     """
-    without_call: list[str] = []
+    unmatched_outputs: list[str] = []
     has_answer = False
     for result in results:
         key = item.group, result.call_id
-        if key in unanswered:
-            del unanswered[key]
+        if key in open_calls:
+            del open_calls[key]
             messages.show(_build_tool_message(result.call_id, result.output), (item.id,))
             has_answer = True
         else:
-            without_call.append(result.output)
-    _append_to_last_message(messages, without_call, item.id)
+            unmatched_outputs.append(result.output)
+    _append_to_last_message(messages, unmatched_outputs, item.id)
     return has_answer
 
 
 def _append_to_last_message(messages: ChatMessages, outputs: list[str], id: str) -> None:
-    """Add the outputs of an entry as text to the last message, unless that has media."""
+    """Add the outputs of an entry as text to the last message, unless its content is a list of text and media."""
     if not outputs or not messages or isinstance(messages[-1]["content"], list):
         return
     messages[-1]["content"] = "\n".join([messages[-1]["content"] or "", *outputs])
@@ -209,18 +209,18 @@ def name_of(actor: str, role: Role | None) -> str | None:
 
 def _render_content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
     """Return the content of a message: a list if it has media that can be sent, else one text."""
-    rendered: list[dict[str, Json]] = []
+    rendered_parts: list[dict[str, Json]] = []
     texts: list[str] = []
     for part in parts:
         if isinstance(part, Media) and role is Role.USER and can_send(part):
-            rendered.append(render_media_part(part))
+            rendered_parts.append(render_media_part(part))
             continue
         text = _text_of_part(part)
         if text is not None:
             texts.append(text)
-            rendered.append({"type": "text", "text": text})
-    has_media = len(rendered) > len(texts)
-    return rendered if has_media else "\n".join(texts)
+            rendered_parts.append({"type": "text", "text": text})
+    has_media = len(rendered_parts) > len(texts)
+    return rendered_parts if has_media else "\n".join(texts)
 
 
 def _text_of_part(part: Part) -> str | None:

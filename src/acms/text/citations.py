@@ -30,9 +30,9 @@ class Shows(Protocol):
         ...
 
 
-def texts_of(shown: object) -> dict[str, str] | None:
+def texts_of(source: object) -> dict[str, str] | None:
     """Return what some items or a prompt show of each entry; None where nothing was given."""
-    return dict(shown.entry_texts()) if isinstance(shown, Shows) else None
+    return dict(source.entry_texts()) if isinstance(source, Shows) else None
 
 
 def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
@@ -41,16 +41,16 @@ def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str
     `shown` holds the text of each entry that the model saw; ids of other entries are ignored. Without it, every id in
     the answer counts. An answer is a text, the object of a provider's SDK, or the same as a mapping.
     """
-    cited: list[str] = []
+    cited_ids: list[str] = []
     shown_texts = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
     for key, text in _find_texts(_to_plain_data(answer), depth=12):
         if key == "cited_text":
             quote = " ".join(text.split())
             if len(quote) >= 12:  # shorter texts occur in many entries
-                cited += [id for id, shown_text in shown_texts.items() if quote in shown_text]
+                cited_ids += [id for id, shown_text in shown_texts.items() if quote in shown_text]
         else:
-            cited += [id for id in _ID.findall(text) if shown is None or id in shown]
-    return tuple(dict.fromkeys(cited))
+            cited_ids += [id for id in _ID.findall(text) if shown is None or id in shown]
+    return tuple(dict.fromkeys(cited_ids))
 
 
 def _to_plain_data(answer: Any) -> Any:

@@ -134,11 +134,11 @@ def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bo
     return ends_of_size(size) if size else []
 
 
-def bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
-    """Return the largest number up to `most` for which something holds, 0 if for none; bisected from below."""
-    low, high = 0, min(most, 8)
-    while high < most and holds(high):
-        low, high = high, min(most, 2 * high)
+def bisect_largest(limit: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number up to `limit` for which something holds, 0 if for none; bisected from below."""
+    low, high = 0, min(limit, 8)
+    while high < limit and holds(high):
+        low, high = high, min(limit, 2 * high)
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):
@@ -153,32 +153,35 @@ def _order_records(text: str, records: Sequence[Record], question: str) -> list[
     count = len(records)
     outer_ends = [0, count - 1]
     inner_ends = [*range(1, ENDS), *range(count - ENDS, count - 1)]
-    asked = _rank_by_question(text, records, question)
-    distinctive = _rank_by_rarity(text, records)
+    by_question = _rank_by_question(text, records, question)
+    by_rarity = _rank_by_rarity(text, records)
     alternating: list[int] = []
-    for pair in zip(asked, distinctive, strict=False):
+    for pair in zip(by_question, by_rarity, strict=False):
         alternating += pair
-    alternating += [*asked, *distinctive]
-    best_block = complete_blocks(text, records, asked[:1])
+    alternating += [*by_question, *by_rarity]
+    best_block = complete_blocks(text, records, by_question[:1])
     blocks = complete_blocks(text, records, alternating[:MOST_BLOCKS])
     return list(dict.fromkeys([*outer_ends, *best_block, *inner_ends, *blocks, *alternating]))
 
 
 def _rank_by_question(text: str, records: Sequence[Record], question: str) -> list[int]:
     """Return the indexes of records that share words with a question, the rarest words first."""
-    asked = _find_words(_ANY_WORD, question, (0, len(question)))
-    if not asked:
+    question_words = _find_words(_ANY_WORD, question, (0, len(question)))
+    if not question_words:
         return []
-    shared = [asked & _find_words(_ANY_WORD, text, record[:2]) for record in records]
-    worth = _sum_rarities(shared)
-    matching = [index for index, value in enumerate(worth) if value > 0]
-    return sorted(matching, key=lambda index: -worth[index])
+    shared_words = [question_words & _find_words(_ANY_WORD, text, record[:2]) for record in records]
+    rarities = _sum_rarities(shared_words)
+    matching = [index for index, value in enumerate(rarities) if value > 0]
+    return sorted(matching, key=lambda index: -rarities[index])
 
 
 def _rank_by_rarity(text: str, records: Sequence[Record]) -> list[int]:
     """Return the indexes of all records, those first whose words occur in the fewest others."""
     words = [_find_words(_PLAIN_WORD, text, record[:2]) for record in records]
-    rarities = [total / max(1, len(own)) for total, own in zip(_sum_rarities(words), words, strict=True)]
+    rarities = [
+        total / max(1, len(record_words))
+        for total, record_words in zip(_sum_rarities(words), words, strict=True)
+    ]
     return sorted(range(len(records)), key=lambda index: -rarities[index])
 
 
@@ -188,26 +191,26 @@ def _find_words(pattern: re.Pattern[str], text: str, span: TextSpan) -> set[str]
 
 def _sum_rarities(words: Sequence[set[str]]) -> list[float]:
     """Return the sum of the inverse document frequencies of the words of each record."""
-    holders = Counter(word for own in words for word in own)
+    holders = Counter(word for record_words in words for word in record_words)
     idf = {word: log(len(words) / count) for word, count in holders.items()}
-    return [sum(idf[word] for word in own) for own in words]
+    return [sum(idf[word] for word in record_words) for record_words in words]
 
 
 def _join_spans(text: str, spans: Sequence[TextSpan], entry: str) -> str:
     """Return some spans in their order, with marks wherever text is left out."""
-    joined = ""
+    joined_text = ""
     mark = _format_mark(text, spans, entry)
     position = 0
     for start, end in [*spans, (len(text), len(text))]:
         part = text[start:end]
         if text[position:start].strip():
             begins_line = text[start - 1] == "\n"
-            joined = f"{joined.rstrip()}\n{mark}\n" + (part if begins_line else part.lstrip())
+            joined_text = f"{joined_text.rstrip()}\n{mark}\n" + (part if begins_line else part.lstrip())
             mark = CUT
         else:
-            joined += text[position:start] + part
+            joined_text += text[position:start] + part
         position = end
-    return joined.strip("\n")
+    return joined_text.strip("\n")
 
 
 def _format_mark(text: str, spans: Sequence[TextSpan], entry: str) -> str:
@@ -256,8 +259,8 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
 
     limit = max(0, max(lengths, default=0) - SHORT_STRING)
     extra = bisect_largest(limit, lambda extra: counter.count(write(SHORT_STRING + extra)) <= tokens)
-    condensed = write(SHORT_STRING + extra)
-    return condensed if len(condensed) < len(arguments) else arguments
+    shortened = write(SHORT_STRING + extra)
+    return shortened if len(shortened) < len(arguments) else arguments
 
 
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
@@ -291,8 +294,8 @@ def _replace_strings(text: str, strings: Sequence[tuple[TextSpan, str]], size: i
     parts: list[str] = []
     position = 0
     for (start, end), value in strings:
-        cut = _shorten_string(value, size)
-        parts += [text[position:start], text[start:end] if cut == value else quote_json(cut)]
+        shortened = _shorten_string(value, size)
+        parts += [text[position:start], text[start:end] if shortened == value else quote_json(shortened)]
         position = end
     return "".join([*parts, text[position:]])
 
@@ -301,5 +304,5 @@ def _shorten_string(text: str, size: int) -> str:
     """Return head, mark and tail of a text, or the text if that is no shorter."""
     tail = size // 3
     mark = f" [… {len(text) - size:,} of {len(text):,} characters left out] "
-    cut = text[: size - tail] + mark + text[len(text) - tail :]
-    return cut if len(cut) < len(text) else text
+    shortened = text[: size - tail] + mark + text[len(text) - tail :]
+    return shortened if len(shortened) < len(text) else text

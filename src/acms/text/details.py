@@ -1,4 +1,4 @@
-"""Details: the strings of a text that cannot be guessed again: paths, ids, numbers, dates, names, quotations.
+"""Details: the strings of a text that a reader cannot reconstruct: paths, ids, numbers, dates, names, quotations.
 
 A sentence can be said in other words; `ORD-4312` cannot. Words are looked at one by one and remembered, so that plain
 chatter costs a look-up a word; every repetition in a pattern is possessive or bounded, so that time grows with the
@@ -30,7 +30,7 @@ class Detail(NamedTuple):
     end: int
 
 
-_Found = tuple[int, int, str]
+_FoundDetail = tuple[int, int, str]
 """Start, end and kind of a detail found in a text."""
 
 _EXTENSIONS = (
@@ -143,20 +143,20 @@ _CAPITALISED, _NUMBER_AT_END, _MONTH_NAME = "capitalised", "number at end", "mon
 def find_details(text: str) -> list[Detail]:
     """Return the details of a text in order of appearance, each once; a quotation may contain others."""
     words = text.split()
-    found, capitals, has_month = _scan_words(text, words)
-    if capitals:
-        found += _find_proper_names(text, capitals, words)
+    found_details, capital_spans, has_month = _scan_words(text, words)
+    if capital_spans:
+        found_details += _find_proper_names(text, capital_spans, words)
     if has_month:
-        found += _find_written_dates(text)
+        found_details += _find_written_dates(text)
     if _QUOTES.search(text):
-        found += _find_quotes(text)
-    return _deduplicate_details(text, found) if found else []
+        found_details += _find_quotes(text)
+    return _deduplicate_details(text, found_details) if found_details else []
 
 
-def _scan_words(text: str, words: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
+def _scan_words(text: str, words: list[str]) -> tuple[list[_FoundDetail], list[tuple[int, int]], bool]:
     """Return the details in single words, the spans of capitalised words, and whether a month is named."""
-    found: list[_Found] = []
-    capitals: list[tuple[int, int]] = []
+    found_details: list[_FoundDetail] = []
+    capital_spans: list[tuple[int, int]] = []
     has_month = False
     position = 0
     # The words of longer texts, such as logs, would displace the others in the cache.
@@ -170,21 +170,21 @@ def _scan_words(text: str, words: list[str]) -> tuple[list[_Found], list[tuple[i
         for kind, first, last in details:
             start, end = position + first, position + last
             if kind == _CAPITALISED:
-                capitals.append((start, end))
+                capital_spans.append((start, end))
             elif kind == _MONTH_NAME:
                 has_month = True
             elif kind == _NUMBER_AT_END:
                 unit = _UNIT.match(text, end)
                 if unit is not None:
-                    found.append((start, unit.end(), "number"))
-                elif end - start > 1:
-                    found.append((start, end, "number"))
+                    found_details.append((start, unit.end(), "number"))
+                elif end - start > 1:  # a single digit without a unit is no detail
+                    found_details.append((start, end, "number"))
             elif kind == "date":
-                found.append((start, _end_of_date(text, end), kind))
+                found_details.append((start, _end_of_date(text, end), kind))
             else:
-                found.append((start, end, kind))
+                found_details.append((start, end, kind))
         position += len(word)
-    return found, capitals, has_month
+    return found_details, capital_spans, has_month
 
 
 def _end_of_date(text: str, end: int) -> int:
@@ -193,7 +193,7 @@ def _end_of_date(text: str, end: int) -> int:
     return time_or_zone.end() if time_or_zone else end
 
 
-def _find_written_dates(text: str) -> Iterator[_Found]:
+def _find_written_dates(text: str) -> Iterator[_FoundDetail]:
     """Yield dates whose month is written out."""
     for match in _DATE.finditer(text):
         if match["day"] or match["more"]:
@@ -202,7 +202,7 @@ def _find_written_dates(text: str) -> Iterator[_Found]:
             yield match.start(), end, "date"
 
 
-def _find_quotes(text: str) -> Iterator[_Found]:
+def _find_quotes(text: str) -> Iterator[_FoundDetail]:
     """Yield quotations of several words, and anything in backticks or Chinese quotation marks."""
     for match in _QUOTED.finditer(text):
         content = match[0][1:-1]
@@ -211,13 +211,13 @@ def _find_quotes(text: str) -> Iterator[_Found]:
             yield match.start() + 1, match.end() - 1, "quote"
 
 
-def _deduplicate_details(text: str, found: list[_Found]) -> list[Detail]:
+def _deduplicate_details(text: str, found_details: list[_FoundDetail]) -> list[Detail]:
     """Return the details in order, each text once, without those inside another one, such as the year of a date."""
-    if len(found) > 1:
-        found.sort(key=_start_and_longest_first)
+    if len(found_details) > 1:
+        found_details.sort(key=_start_and_longest_first)
     by_text: dict[str, Detail] = {}
     end_of_previous = -1
-    for start, end, kind in found:
+    for start, end, kind in found_details:
         is_quote = kind == "quote"  # a quotation may contain other details
         if not is_quote:
             if start < end_of_previous:
@@ -229,8 +229,8 @@ def _deduplicate_details(text: str, found: list[_Found]) -> list[Detail]:
     return list(by_text.values())
 
 
-def _start_and_longest_first(found: _Found) -> tuple[int, int]:
-    start, end, _ = found
+def _start_and_longest_first(found_detail: _FoundDetail) -> tuple[int, int]:
+    start, end, _ = found_detail
     return start, -end
 
 
@@ -367,9 +367,9 @@ def _classify_dotted(parts: list[str]) -> str | None:
     return "host" if has_hyphen or len(parts) > 3 else "code"
 
 
-def _find_proper_names(text: str, capitals: list[tuple[int, int]], words: list[str]) -> list[_Found]:
+def _find_proper_names(text: str, capitals: list[tuple[int, int]], words: list[str]) -> list[_FoundDetail]:
     """Return the names in a text: runs of capitalised words, without a first word that only starts a sentence."""
-    names: list[_Found] = []
+    names: list[_FoundDetail] = []
     for run in _join_capitalised_words(text, capitals):
         start, end_of_first = run[0]
         _, end = run[-1]

@@ -111,14 +111,15 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
     cost = cache(count)
     split = _split_sentences(lines, cost)
     tokens_of_all = sum([sentence.tokens * sentence.occurrences for sentence in split.sentences])
+    # The tokens of sentences do not add up to those of the text, so the text is counted if it is near the limit.
     may_fit_whole = tokens_of_all <= 1.1 * max_tokens
     if may_fit_whole:
-        whole = format_summary(_collect_all_pieces(lines, split))
-        if count(whole) <= max_tokens:
-            return whole
+        whole_summary = format_summary(_collect_all_pieces(lines, split))
+        if count(whole_summary) <= max_tokens:
+            return whole_summary
     details = _weigh_details(lines, split.sentences)
-    chosen = _choose_pieces(lines, split, max_tokens, cost)
-    summary = _fit_to_limit(chosen, max_tokens, count)
+    pieces = _choose_pieces(lines, split, max_tokens, cost)
+    summary = _fit_to_limit(pieces, max_tokens, count)
     return summary or _choose_fragment(split.sentences, details, max_tokens, count)
 
 
@@ -158,8 +159,8 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
     """Set the terms, the centrality and the mentions of each sentence; return the details, each once."""
     contexts = _Contexts()
     numbers: dict[str, int] = {}
-    worth: list[float] = []
-    occurrences: list[int] = []
+    worth_by_number: list[float] = []
+    occurrences_by_number: list[int] = []
     contexts_by_sentence: dict[int, list[int]] = {}
     speaker_prefixes = _list_speaker_prefixes(lines)
     for sentence in sentences:
@@ -172,22 +173,20 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
         if not details:
             sentence.terms = _collect_terms(text)
             continue
-        blanked = _blank_details(text, details)
-        sentence.terms = contexts.terms[contexts.find_index(blanked)]
-        breaks = _find_clause_breaks(blanked)
+        blanked_text = _blank_details(text, details)
+        sentence.terms = contexts.terms[contexts.find_index(blanked_text)]
+        breaks = _find_clause_breaks(blanked_text)
         mentions: list[_Mention] = []
         context_indexes: list[int] = []
         for kind, name, start, end in details:
-            number = numbers.setdefault(name, len(worth))
-            if number == len(worth):
-                is_bare = kind == "number" and name.isdigit()
-                worth.append(
-                    WORTH_BY_KIND[kind] * (0.4 if is_bare else 1.0)
-                )  # a number without a unit is worth less
-                occurrences.append(0)
-            occurrences[number] += sentence.occurrences
+            number = numbers.setdefault(name, len(worth_by_number))
+            if number == len(worth_by_number):
+                has_no_unit = kind == "number" and name.isdigit()  # such a number is worth less
+                worth_by_number.append(WORTH_BY_KIND[kind] * (0.4 if has_no_unit else 1.0))
+                occurrences_by_number.append(0)
+            occurrences_by_number[number] += sentence.occurrences
             first, last = _find_context_span(text, breaks, start, end, WIDE)
-            context = contexts.find_index(blanked[first:last])
+            context = contexts.find_index(blanked_text[first:last])
             contexts.count(context, sentence.occurrences)
             mentions.append((number, start, end, first, last, 0.0))
             context_indexes.append(context)
@@ -195,13 +194,13 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
         contexts_by_sentence[sentence.number] = context_indexes
     idf = _measure_centrality(sentences, lines)
     rarity = contexts.measure_rarity(idf, log(1 + len(sentences)))
-    for number, count in enumerate(occurrences):
-        worth[number] *= count**REPETITION_EXPONENT
+    for number, count in enumerate(occurrences_by_number):
+        worth_by_number[number] *= count**REPETITION_EXPONENT
     for sentence in sentences:
-        factor = EARLIER_FACTOR if lines[sentence.line_number].earlier else 1.0
+        factor = EARLIER_FACTOR if lines[sentence.line_number].is_earlier else 1.0
         context_indexes = contexts_by_sentence.get(sentence.number, [])
         sentence.mentions = [
-            (number, start, end, first, last, factor * worth[number] * rarity[context])
+            (number, start, end, first, last, factor * worth_by_number[number] * rarity[context])
             for (number, start, end, first, last, _), context in zip(
                 sentence.mentions, context_indexes, strict=True
             )
@@ -336,17 +335,17 @@ def _find_context_end(text: str, breaks: Sequence[tuple[int, int]], end: int, wo
     if index < len(breaks):
         start_of_break, _ = breaks[index]
         clause_end = min(clause_end, start_of_break)
-    after = text[end:clause_end]
-    parts = after.split(None, words)
+    text_after = text[end:clause_end]
+    parts = text_after.split(None, words)
     may_cut_word = clause_end == end + _MOST_AFTER and clause_end < len(text)
     if len(parts) > words:
-        rest = parts[-1]
-        after = after[: len(after) - len(rest)]
+        last_part = parts[-1]
+        text_after = text_after[: len(text_after) - len(last_part)]
     elif may_cut_word:
-        after = after[: max(0, after.rfind(" "))]
-    if tight and after[:1].isspace() and not _has_content_word(after):
-        after = ""
-    return end + len(after.rstrip(" \t.,;:!?。，"))
+        text_after = text_after[: max(0, text_after.rfind(" "))]
+    if tight and text_after[:1].isspace() and not _has_content_word(text_after):
+        text_after = ""
+    return end + len(text_after.rstrip(" \t.,;:!?。，"))
 
 
 def _start_of_last_words(text: str, start: int, end: int, count: int) -> int:
@@ -381,11 +380,11 @@ def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -
     repetitions = Counter(sentence.terms for sentence in sentences)
     weights = np.array([1 / repetitions[sentence.terms] for sentence in sentences])
     values = idf[columns]
-    whole = np.bincount(columns, weights=values * weights[sentence_of_term])
-    whole_length = max(float(np.sqrt(whole @ whole)), 1e-9)
+    sum_of_all = np.bincount(columns, weights=values * weights[sentence_of_term])
+    length_of_sum = max(float(np.sqrt(sum_of_all @ sum_of_all)), 1e-9)
     lengths = np.sqrt(np.bincount(sentence_of_term, weights=values * values, minlength=count))
-    products = np.bincount(sentence_of_term, weights=values * whole[columns], minlength=count)
-    cosines = products / (np.maximum(lengths, 1e-9) * whole_length)
+    products = np.bincount(sentence_of_term, weights=values * sum_of_all[columns], minlength=count)
+    cosines = products / (np.maximum(lengths, 1e-9) * length_of_sum)
     # Very short sentences are similar to anything.
     length_factors = np.minimum(1.0, term_counts / 6)
     centralities = cosines * (length_factors * weights**0.5)
@@ -409,15 +408,17 @@ def _choose_pieces(
     snippets = selection.build_snippets(WIDE)
     if _tokens_of_valuable(snippets) > selection.remaining:
         snippets = selection.build_snippets(TIGHT)
-    whole = _choose_whole_sentences(snippets, selection.free_sentences(), selection.remaining)
-    selection.add_sentences(whole)
-    snippets = [snippet for snippet in snippets if snippet.sentence.number not in selection.taken]
+    whole_sentences = _choose_whole_sentences(snippets, selection.free_sentences(), selection.remaining)
+    selection.add_sentences(whole_sentences)
+    snippets = [snippet for snippet in snippets if snippet.sentence.number not in selection.chosen_numbers]
     in_details = selection.add_snippets([snippet for snippet in snippets if snippet.is_valuable])
     if selection.remaining > MIN_TOKENS_LEFT:
-        others = [sentence for sentence in selection.free_sentences() if sentence.number not in in_details]
-        selection.add_sentences(_choose_central_sentences(others, selection.remaining))
+        other_sentences = [
+            sentence for sentence in selection.free_sentences() if sentence.number not in in_details
+        ]
+        selection.add_sentences(_choose_central_sentences(other_sentences, selection.remaining))
     selection.add_snippets([snippet for snippet in snippets if not snippet.is_valuable])
-    return selection.chosen
+    return selection.pieces
 
 
 def _tokens_of_valuable(snippets: Sequence[_Snippet]) -> int:
@@ -432,27 +433,29 @@ class _Selection:
         self._sentences = split.sentences
         self._cost = cost
         #: The chosen pieces, and the numbers of the chosen sentences.
-        self.chosen, self.taken = _choose_anchors(lines, split, limit, cost)
-        self.remaining = limit - sum(piece.tokens for piece in self.chosen)
+        self.pieces, self.chosen_numbers = _choose_anchors(lines, split, limit, cost)
+        self.remaining = limit - sum(piece.tokens for piece in self.pieces)
         #: Numbers of the details in chosen sentences.
-        self._covered: set[int] = set()
+        self._covered_details: set[int] = set()
         for sentence in self._sentences:
-            if sentence.number in self.taken:
-                self._covered.update(sentence.detail_numbers())
+            if sentence.number in self.chosen_numbers:
+                self._covered_details.update(sentence.detail_numbers())
 
     def free_sentences(self) -> list[_Sentence]:
         """Return the sentences that are not chosen, without the details of earlier summaries."""
-        free = [sentence for sentence in self._sentences if sentence.number not in self.taken]
-        return [sentence for sentence in free if not self._lines[sentence.line_number].listed]
+        free_sentences = [
+            sentence for sentence in self._sentences if sentence.number not in self.chosen_numbers
+        ]
+        return [sentence for sentence in free_sentences if not self._lines[sentence.line_number].is_detail]
 
     def build_snippets(self, words: tuple[int, int]) -> list[_Snippet]:
         """Return the details that no chosen sentence contains, with `words` (before, after) around them."""
         free = [
             sentence
             for sentence in self._sentences
-            if sentence.mentions and sentence.number not in self.taken
+            if sentence.mentions and sentence.number not in self.chosen_numbers
         ]
-        return _build_snippets(free, self._lines, self._covered, words, self._cost)
+        return _build_snippets(free, self._lines, self._covered_details, words, self._cost)
 
     def add_sentences(self, sentences: Sequence[_Sentence]) -> None:
         """Choose all of some sentences, which are given best first."""
@@ -460,26 +463,26 @@ class _Selection:
             keep = 1 - rank / len(sentences)
             order = (sentence.line_number, sentence.number, 0)
             line = self._lines[sentence.line_number]
-            self.chosen.append(Piece(order, line, sentence.text, sentence.line_tokens, keep))
-            self.taken.add(sentence.number)
-            self._covered.update(sentence.detail_numbers())
+            self.pieces.append(Piece(order, line, sentence.text, sentence.line_tokens, keep))
+            self.chosen_numbers.add(sentence.number)
+            self._covered_details.update(sentence.detail_numbers())
             self.remaining -= sentence.line_tokens
 
     def add_snippets(self, snippets: Sequence[_Snippet]) -> set[int]:
         """Choose the snippets that fit, which are given best first; return the numbers of their sentences."""
-        added: set[int] = set()
+        sentence_numbers: set[int] = set()
         for rank, snippet in enumerate(snippets):
             sentence = snippet.sentence
-            if snippet.tokens > self.remaining or sentence.number in self.taken:
+            if snippet.tokens > self.remaining or sentence.number in self.chosen_numbers:
                 continue
             keep = 1 - rank / len(snippets)
             order = (sentence.line_number, sentence.number, snippet.start)
             line = self._lines[sentence.line_number]
             text = sentence.text[snippet.start : snippet.end]
-            self.chosen.append(Piece(order, line, text, snippet.tokens, keep, listed=True))
+            self.pieces.append(Piece(order, line, text, snippet.tokens, keep, is_detail=True))
             self.remaining -= snippet.tokens
-            added.add(sentence.number)
-        return added
+            sentence_numbers.add(sentence.number)
+        return sentence_numbers
 
 
 def _choose_central_sentences(sentences: Sequence[_Sentence], budget: int) -> list[_Sentence]:
@@ -490,23 +493,23 @@ def _choose_central_sentences(sentences: Sequence[_Sentence], budget: int) -> li
     """
     heap = _heap_by_centrality(sentences)
     chosen: list[_Sentence] = []
-    covered: set[int] = set()
+    covered_terms: set[int] = set()
     attempts = 8 * len(heap)  # bounds how often sentences go back to the heap
     while heap and budget > MIN_TOKENS_LEFT and attempts:
         attempts -= 1
         negative_value, index = heappop(heap)
         sentence = sentences[index]
-        new_terms = len(sentence.terms - covered)
+        new_terms = len(sentence.terms - covered_terms)
         if sentence.line_tokens > budget or not new_terms:
             continue
-        updated = -sentence.centrality * new_terms / len(sentence.terms) / max(1, sentence.line_tokens)
-        has_fallen = updated > negative_value
-        if has_fallen and heap and updated > heap[0][0]:
-            heappush(heap, (updated, index))
+        new_value = -sentence.centrality * new_terms / len(sentence.terms) / max(1, sentence.line_tokens)
+        has_fallen = new_value > negative_value
+        if has_fallen and heap and new_value > heap[0][0]:
+            heappush(heap, (new_value, index))
             continue
         budget -= sentence.line_tokens
         chosen.append(sentence)
-        covered |= sentence.terms
+        covered_terms |= sentence.terms
     return chosen
 
 
@@ -541,15 +544,15 @@ class _Snippet(NamedTuple):
 def _build_snippets(
     sentences: Sequence[_Sentence],
     lines: Sequence[Line],
-    covered: set[int],
+    covered_details: set[int],
     words: tuple[int, int],
     cost: Callable[[str], int],
 ) -> list[_Snippet]:
-    """Return a snippet for each detail not in `covered`, from the sentence where it is worth most; the best first.
+    """Return a snippet for each detail not in `covered_details`, from the sentence where it is worth most, best first.
 
     Details whose contexts overlap share a snippet.
     """
-    best = _find_best_mentions(sentences, covered)
+    best = _find_best_mentions(sentences, covered_details)
     snippets: list[_Snippet] = []
     for index, sentence in enumerate(sentences):
         mentions = [mention for mention in sentence.mentions if best.get(mention[0]) == index]
@@ -557,33 +560,33 @@ def _build_snippets(
             continue
         text = sentence.text
         breaks = _find_clause_breaks(text) if words is TIGHT else ()
-        merged: list[tuple[int, int, float]] = []  # start, end and worth
+        merged_spans: list[tuple[int, int, float]] = []  # start, end and worth
         for _, start, end, first, last, worth in mentions:
-            if lines[sentence.line_number].listed:
+            if lines[sentence.line_number].is_detail:
                 first, last = 0, len(text)
             elif words is TIGHT:
                 first, last = _find_context_span(text, breaks, start, end, words)
-            if merged and first <= merged[-1][1]:
-                previous_first, previous_last, previous_worth = merged.pop()
+            if merged_spans and first <= merged_spans[-1][1]:
+                previous_first, previous_last, previous_worth = merged_spans.pop()
                 first, last = min(first, previous_first), max(last, previous_last)
                 worth = max(worth, previous_worth) + NEIGHBOUR_SHARE * min(worth, previous_worth)
-            merged.append((first, last, worth))
-        for first, last, worth in merged:
+            merged_spans.append((first, last, worth))
+        for first, last, worth in merged_spans:
             tokens = cost(f"; {text[first:last]}")
             snippets.append(_Snippet(sentence, first, last, tokens, worth))
     snippets.sort(key=_most_valuable_first)
     return snippets
 
 
-def _find_best_mentions(sentences: Sequence[_Sentence], covered: set[int]) -> dict[int, int]:
-    """Return {number of a detail: index of the sentence where it is worth most} for details not in `covered`."""
-    best: dict[int, int] = {}
+def _find_best_mentions(sentences: Sequence[_Sentence], covered_details: set[int]) -> dict[int, int]:
+    """Return {number of a detail: index of the sentence where it is worth most}, without `covered_details`."""
+    best_sentences: dict[int, int] = {}
     best_worth: dict[int, float] = {}
     for index, sentence in enumerate(sentences):
         for number, _, _, _, _, worth in sentence.mentions:
-            if number not in covered and worth > best_worth.get(number, -1.0):
-                best[number], best_worth[number] = index, worth
-    return best
+            if number not in covered_details and worth > best_worth.get(number, -1.0):
+                best_sentences[number], best_worth[number] = index, worth
+    return best_sentences
 
 
 def _most_valuable_first(snippet: _Snippet) -> tuple[float, int, int]:
@@ -599,15 +602,15 @@ def _choose_whole_sentences(
     if budget <= 0:
         return []
     snippet_tokens: dict[int, int] = {}
-    worth: dict[int, float] = {}
+    worth_by_number: dict[int, float] = {}
     for snippet in snippets:
         number = snippet.sentence.number
-        worth[number] = worth.get(number, 0.0) + snippet.worth
+        worth_by_number[number] = worth_by_number.get(number, 0.0) + snippet.worth
         if snippet.is_valuable:
             snippet_tokens[number] = snippet_tokens.get(number, 0) + snippet.tokens
 
     def worth_by_size(sentence: _Sentence) -> float:
-        return (worth[sentence.number] + sentence.centrality) / max(1, sentence.line_tokens)
+        return (worth_by_number[sentence.number] + sentence.centrality) / max(1, sentence.line_tokens)
 
     chosen: list[_Sentence] = []
     with_snippets = [sentence for sentence in sentences if sentence.number in snippet_tokens]
@@ -624,8 +627,8 @@ def _choose_anchors(
 ) -> tuple[list[Piece], set[int]]:
     """Return a piece for each marked message, shortened if it exceeds its share, and the numbers of its sentences."""
     budget = int(limit * ANCHOR_SHARE)
-    chosen: list[Piece] = []
-    taken: set[int] = set()
+    pieces: list[Piece] = []
+    chosen_numbers: set[int] = set()
     anchors = _select_anchors(lines, split, budget, cost)
     for index, (line_number, tokens) in enumerate(anchors):
         line = lines[line_number]
@@ -639,11 +642,11 @@ def _choose_anchors(
                 continue
             text = _join_sentences(split.by_line[line_number], sentences)
             tokens = sum([sentence.tokens + 2 for sentence in sentences]) + frame_tokens
-        taken.update([sentence.number for sentence in sentences])
+        chosen_numbers.update([sentence.number for sentence in sentences])
         keep = 2 + sum_marker_weights(line.markers)
-        chosen.append(Piece((line_number, 0, 0), line, text, tokens, keep, anchor=True))
+        pieces.append(Piece((line_number, 0, 0), line, text, tokens, keep, is_marked=True))
         budget -= tokens
-    return chosen, taken
+    return pieces, chosen_numbers
 
 
 def _select_anchors(
@@ -656,7 +659,7 @@ def _select_anchors(
     """
     by_text: dict[str, tuple[int, int]] = {}
     for line_number, line in enumerate(lines):
-        if line.anchor and line.text not in by_text and split.by_line[line_number]:
+        if line.is_marked and line.text not in by_text and split.by_line[line_number]:
             by_text[line.text] = (line_number, cost("\n" + format_marked_line(line, line.text)))
 
     def weightiest_first(anchor: tuple[int, int]) -> tuple[float, int]:
@@ -690,16 +693,16 @@ def _join_sentences(sentences: Sequence[_Sentence], chosen: Sequence[_Sentence])
     """Join the chosen sentences in order, with a mark where sentences are omitted between them."""
     to_join = {sentence.number for sentence in chosen}
     text = ""
-    omitted = False
+    has_gap = False
     for sentence in sentences:
         if sentence.number not in to_join:
-            omitted = True
+            has_gap = True
             continue
         to_join.discard(sentence.number)
         if text:
-            text += CUT if omitted else " "
+            text += CUT if has_gap else " "
         text += sentence.text
-        omitted = False
+        has_gap = False
     return text
 
 
@@ -710,27 +713,29 @@ def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
     """Return everything as pieces of a summary: marked lines whole, others by their sentences."""
     pieces: list[Piece] = []
     for number, line in enumerate(lines):
-        texts = [line.text] if line.anchor else [sentence.text for sentence in split.by_line[number]]
+        texts = [line.text] if line.is_marked else [sentence.text for sentence in split.by_line[number]]
         for index, text in enumerate(texts):
             order = (number, index, 0)
-            pieces.append(Piece(order, line, text, 0, 0.0, listed=line.listed, anchor=line.anchor))
+            pieces.append(
+                Piece(order, line, text, 0, 0.0, is_detail=line.is_detail, is_marked=line.is_marked)
+            )
     return pieces
 
 
-def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
+def _fit_to_limit(pieces: list[Piece], limit: int, count: Callable[[str], int]) -> str:
     """Write the summary, without the least important pieces if the whole text exceeds `limit` tokens.
 
     The tokens of the pieces do not add up to those of the text, so the text is counted again after every removal.
     """
-    kept = sorted(chosen, key=attrgetter("keep"), reverse=True)
-    while kept:
-        text = format_summary(kept)
+    kept_pieces = sorted(pieces, key=attrgetter("keep"), reverse=True)
+    while kept_pieces:
+        text = format_summary(kept_pieces)
         excess = count(text) - limit
         if excess <= 0:
             return text
-        least_removed = len(kept) // 16  # so that the text is counted only a few times
-        while kept and (excess > 0 or least_removed > 0):
-            excess -= max(1, kept.pop().tokens)
+        least_removed = len(kept_pieces) // 16  # so that the text is counted only a few times
+        while kept_pieces and (excess > 0 or least_removed > 0):
+            excess -= max(1, kept_pieces.pop().tokens)
             least_removed -= 1
     return ""
 
@@ -739,10 +744,10 @@ def _choose_fragment(
     sentences: Sequence[_Sentence], details: Sequence[str], limit: int, count: Callable[[str], int]
 ) -> str:
     """Return the most valuable detail that fits `limit` tokens, else the start of the first sentence, else ""."""
-    ranked: list[tuple[float, int]] = []
+    details_by_worth: list[tuple[float, int]] = []
     for sentence in sentences:
-        ranked += [(-worth, number) for number, *_, worth in sentence.mentions]
-    for _, number in nsmallest(32, ranked):  # counting the tokens of all details takes long
+        details_by_worth += [(-worth, number) for number, *_, worth in sentence.mentions]
+    for _, number in nsmallest(32, details_by_worth):  # counting the tokens of all details takes long
         if count(details[number]) <= limit:
             return details[number]
     text = sentences[0].text if sentences else ""

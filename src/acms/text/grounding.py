@@ -78,13 +78,13 @@ class _IndexedText:
         self._by_prefix: dict[str, set[str]] = {}
         for word in map(strip_accents, words):
             self._by_prefix.setdefault(word[:PREFIX], set()).add(word)
-        self.joined = _strip_separators(text)
+        self.joined_text = _strip_separators(text)
 
     def share(self, words: Sequence[str]) -> float:
         """Return the share of some words that occur in the text, from 0 to 1."""
         variants = variant_terms([*self._head, *words])
-        found = [word for word in words if self._contains(word, variants[word])]
-        return len(found) / len(words)
+        found_words = [word for word in words if self._contains(word, variants[word])]
+        return len(found_words) / len(words)
 
     def _contains(self, word: str, variants: Sequence[int]) -> bool:
         """Return whether a word occurs, by its stem or by most of its letters."""
@@ -92,7 +92,7 @@ class _IndexedText:
             return True
         has_case = word.lower() != word.upper()
         if not has_case:  # in most scripts without case, words are not separated by spaces
-            return word in self.joined
+            return word in self.joined_text
         bare = strip_accents(word)
         similar = self._by_prefix.get(bare[:PREFIX], ())
         return any(_is_inflection(bare, other) for other in similar)
@@ -123,7 +123,7 @@ class Evidence:
         missing = [number.strip() for number in _NUMBER.findall(statement) if not self._has_number(number)]
         for name in _COINED.findall(statement):
             joined = _strip_separators(name)
-            if not any(joined in text.joined for text in self._texts):
+            if not any(joined in text.joined_text for text in self._texts):
                 missing.append(name)
         return missing
 
@@ -153,13 +153,13 @@ class Evidence:
         statement = unicodedata.normalize("NFKC", statement)
         joined = _strip_separators(statement)
         may_lack_spaces = bool(joined) and not statement.isascii()
-        if may_lack_spaces and any(joined in text.joined for text in self._texts):
+        if may_lack_spaces and any(joined in text.joined_text for text in self._texts):
             return 1.0
         words = _alphabetic_parts(statement)
         if not words:
             return 1.0
-        counted = _select_content_words(words, split_words(unicodedata.normalize("NFKC", ignored)))
-        return max((text.share(counted) for text in self._texts), default=0.0)
+        counted_words = _select_content_words(words, split_words(unicodedata.normalize("NFKC", ignored)))
+        return max((text.share(counted_words) for text in self._texts), default=0.0)
 
     def says(self, statement: str, ignored: str = "") -> bool:
         """Return whether a statement occurs in the texts: its numbers and names, and enough of its words."""
@@ -176,18 +176,18 @@ def _select_content_words(words: Sequence[str], ignored: Sequence[str]) -> Seque
     function = function_words(ENGLISH) | function_words(detect_language(words))
     content = [word for word in words if word not in function] or words
     ignored_terms = set(map(primary_term, ignored))
-    counted = [word for word in content if primary_term(word) not in ignored_terms]
-    return counted or content
+    counted_words = [word for word in content if primary_term(word) not in ignored_terms]
+    return counted_words or content
 
 
-def _is_inflection(word: str, other: str) -> bool:
+def _is_inflection(word: str, other_word: str) -> bool:
     """Return whether two words share a prefix long enough to be forms of one word, such as counselor, counsellor."""
     shared_letters = 0
-    for letter, other_letter in zip(word, other, strict=False):
+    for letter, other_letter in zip(word, other_word, strict=False):
         if letter != other_letter:
             break
         shared_letters += 1
-    return shared_letters >= PREFIX and shared_letters >= ALIKE * max(len(word), len(other))
+    return shared_letters >= PREFIX and shared_letters >= ALIKE * max(len(word), len(other_word))
 
 
 def _strip_separators(text: str) -> str:

@@ -63,8 +63,8 @@ def encode_index_record(draft: Draft, nonce: str) -> bytes:
     content = "" if draft.privacy is Privacy.BLOCK else draft.content
     words = split_words(content)
     counts = _count_index_terms(draft, content, words)
-    repeated = sorted([term for term, count in counts.items() if count != 1])
-    single = sorted([term for term, count in counts.items() if count == 1])
+    repeated_terms = sorted([term for term, count in counts.items() if count != 1])
+    single_terms = sorted([term for term, count in counts.items() if count == 1])
     unique_words = " ".join(sorted(set(words)))
     header = HEADER.pack(
         min(to_microseconds(draft.created_at) // MINUTE, 0x7FFFFFFF),
@@ -76,11 +76,11 @@ def encode_index_record(draft: Draft, nonce: str) -> bytes:
         len(label),
         len(group),
         len(counts),
-        len(repeated),
+        len(repeated_terms),
     )
-    terms = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
+    terms = bytearray(struct.pack(f"<{len(counts)}I", *repeated_terms, *single_terms))
     del terms[3::4]  # a term has 24 bits: the highest of its four bytes is 0
-    repetitions = bytes([min(counts[term], 255) for term in repeated])
+    repetitions = bytes([min(counts[term], 255) for term in repeated_terms])
     return header + label + group + terms + repetitions
 
 
@@ -97,7 +97,7 @@ def _count_index_terms(draft: Draft, content: str, words: list[str]) -> dict[int
     # A message with many identifiers is a listing, which is found by whole names: their parts are common words.
     is_listing = sum(1 for name in names if name.parts) > 12
     for name in names:
-        for term in name.also:
+        for term in name.extra_terms:
             if not is_listing or term not in name.parts:
                 counts.setdefault(term, 0)
     if len(counts) > _MAX_TERMS:
@@ -145,8 +145,8 @@ def _encode_address(draft: Draft) -> bytes:
     if not has_address(address):
         return b""
     cardinality = ONE if draft.data.get("cardinality") == "one" else MANY
-    hashed = sha256("\x1f".join(address).encode()).hexdigest()[:16]
-    name = cardinality + hashed
+    digest = sha256("\x1f".join(address).encode()).hexdigest()[:16]
+    name = cardinality + digest
     return name.encode() + b"\0" + struct.pack("<H", 0)
 
 

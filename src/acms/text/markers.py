@@ -38,14 +38,14 @@ def strip_rendered_blocks(text: str) -> str:
     spans = sorted(span for marks in _MARKS for span in _find_blocks(text, marks))
     if not spans:
         return text
-    kept: list[str] = []
+    kept_parts: list[str] = []
     position = 0
     for start, end in spans:
         if start > position:
-            kept.append(text[position:start])
+            kept_parts.append(text[position:start])
         position = max(position, end)
-    kept.append(text[position:])
-    return "\n\n".join(piece.strip("\r\n") for piece in kept if piece.strip())
+    kept_parts.append(text[position:])
+    return "\n\n".join(piece.strip("\r\n") for piece in kept_parts if piece.strip())
 
 
 def _find_blocks(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int]]:
@@ -65,16 +65,15 @@ def _find_blocks(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int]]
             if depth == 0:
                 yield start, end
                 start = end = -1
-    if (
-        depth and end > start
-    ):  # one of the opening marks is never closed: the block ends at the last closing mark
+    # If an opening mark is never closed, the block ends at the last closing mark.
+    if depth and end > start:
         yield start, end
 
 
 def _is_html_summary(text: str, start: int) -> bool:
     """Return whether an opening mark is the `<summary>` of an HTML `<details>` element."""
-    before = text[max(0, start - 20) : start].rstrip()
-    return before.endswith(("<details>", "<details open>"))
+    text_before = text[max(0, start - 20) : start].rstrip()
+    return text_before.endswith(("<details>", "<details open>"))
 
 
 def remove_rendered_text(
@@ -90,36 +89,37 @@ def remove_rendered_text(
       one belong to it;
     - paragraphs that equal one of `known`, the contents of active facts and of summaries, with or without `fact:`.
     """
-    stripped = strip_rendered_blocks(text)
-    paragraphs = _GAP.split(stripped)
-    gaps = [gap[0] for gap in _GAP.finditer(stripped)]
-    rendered = _flag_transcript(paragraphs, speakers)
+    stripped_text = strip_rendered_blocks(text)
+    paragraphs = _GAP.split(stripped_text)
+    gaps = [gap[0] for gap in _GAP.finditer(stripped_text)]
+    is_rendered = _flag_transcript(paragraphs, speakers)
     if known:
-        _flag_known_paragraphs(paragraphs, known, rendered)
-    if not any(rendered):
-        return stripped if stripped.strip() else ""
-    kept: list[str] = []
+        _flag_known_paragraphs(paragraphs, known, is_rendered)
+    if not any(is_rendered):
+        return stripped_text if stripped_text.strip() else ""
+    kept_parts: list[str] = []
     for index, paragraph in enumerate(paragraphs):
-        if rendered[index] or not paragraph.strip():
+        if is_rendered[index] or not paragraph.strip():
             continue
-        if kept:
-            kept.append("\n\n" if rendered[index - 1] else gaps[index - 1])
-        kept.append(paragraph)
-    return "".join(kept)
+        if kept_parts:
+            kept_parts.append("\n\n" if is_rendered[index - 1] else gaps[index - 1])
+        kept_parts.append(paragraph)
+    return "".join(kept_parts)
 
 
 def _flag_transcript(paragraphs: list[str], speakers: Collection[str]) -> list[bool]:
     """Return for each paragraph whether it belongs to a transcript."""
-    spoken = [
+    spoken_indexes = [
         index
         for index, paragraph in enumerate(paragraphs)
         if _QUOTED.match(paragraph) or _begins_with_speaker(paragraph, speakers)
     ]
-    if not spoken:
+    if not spoken_indexes:
         return [False] * len(paragraphs)
-    first, last = spoken[0], spoken[-1]
+    first, last = spoken_indexes[0], spoken_indexes[-1]
     fences = sum(len(_FENCE.findall(paragraph)) for paragraph in paragraphs[first : last + 1])
     for following in paragraphs[last + 1 :]:
+        # A code block without its end, or a paragraph that ends with a colon, goes on in the next paragraph.
         is_open = fences % 2 == 1 or paragraphs[last].rstrip().endswith(":")
         if not is_open and not _LIST.match(following):
             break
@@ -134,12 +134,11 @@ def _begins_with_speaker(paragraph: str, speakers: Collection[str]) -> bool:
     return bool(colon) and _DAY.sub("", name) in speakers
 
 
-def _flag_known_paragraphs(paragraphs: list[str], known: Collection[str], rendered: list[bool]) -> None:
-    """Set the flags in `rendered` of all paragraphs of known texts; a known text may have several paragraphs."""
+def _flag_known_paragraphs(paragraphs: list[str], known: Collection[str], is_rendered: list[bool]) -> None:
+    """Set the flags in `is_rendered` of all paragraphs of known texts; a known text may have several paragraphs."""
     known_texts = {_normalize_gaps(content) for content in known}
-    sizes_by_first: dict[
-        str, set[int]
-    ] = {}  # numbers of paragraphs of the known texts, by their first paragraph
+    # Numbers of paragraphs of the known texts, by their first paragraph.
+    sizes_by_first: dict[str, set[int]] = {}
     for content in known_texts:
         parts = _GAP.split(content)
         sizes_by_first.setdefault(parts[0], set()).add(len(parts))
@@ -149,7 +148,7 @@ def _flag_known_paragraphs(paragraphs: list[str], known: Collection[str], render
         for size in sorted(sizes_by_first.get(first, ()), reverse=True):
             joined = "\n\n".join([first, *normalized[index + 1 : index + size]])
             if joined in known_texts:
-                rendered[index : index + size] = [True] * size
+                is_rendered[index : index + size] = [True] * size
                 break
 
 
@@ -186,7 +185,7 @@ PATTERNS: Mapping[str, tuple[str, ...]] = {marker: (line_start(words),) for mark
 
 def freeze_patterns(patterns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return patterns as a hashable value for `detect`."""
-    frozen = tuple((marker, tuple(found)) for marker, found in patterns.items())
+    frozen = tuple((marker, tuple(expressions)) for marker, expressions in patterns.items())
     return _DEFAULT if frozen == _DEFAULT else frozen
 
 
@@ -195,9 +194,12 @@ def _compile_patterns(
     patterns: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
-        (marker, re.compile("|".join(f"(?:{pattern})" for pattern in found), re.IGNORECASE | re.MULTILINE))
-        for marker, found in patterns
-        if found
+        (
+            marker,
+            re.compile("|".join(f"(?:{pattern})" for pattern in expressions), re.IGNORECASE | re.MULTILINE),
+        )
+        for marker, expressions in patterns
+        if expressions
     )
 
 
@@ -211,16 +213,16 @@ def detect_markers(
 
     The delimited blocks of `messages()` are not searched: they repeat earlier entries.
     """
-    if patterns is _DEFAULT and ":" not in content:
+    if patterns is _DEFAULT and ":" not in content:  # each default pattern ends with a colon
         return ()
     compiled = _compile_patterns(patterns)
     markers = tuple(marker for marker, pattern in compiled if pattern.search(content))
     if not markers:
         return ()
-    stripped = strip_rendered_blocks(content)
-    if stripped is content:
+    stripped_text = strip_rendered_blocks(content)
+    if stripped_text is content:
         return markers
-    return tuple(marker for marker, pattern in compiled if pattern.search(stripped))
+    return tuple(marker for marker, pattern in compiled if pattern.search(stripped_text))
 
 
 @lru_cache(maxsize=64)

@@ -94,7 +94,7 @@ def extract_validity(text: str, said_at: datetime) -> Timed:
     unchanged = Timed(text, Period())
     start: datetime | None = None
     end: datetime | None = None
-    kept: list[str] = []
+    kept_parts: list[str] = []
     position = 0
     for lead in _LEAD.finditer(text):
         date_match = _DATE.match(text, lead.end()) if lead.start() >= position else None
@@ -104,24 +104,25 @@ def extract_validity(text: str, said_at: datetime) -> Timed:
         if lead["until"]:
             if end is not None:
                 return unchanged
+            # "Through May" includes May; "until May" ends when May begins.
             end = _resolve_end(date_match, said_at, inclusive=lead["until"].casefold() == "through")
             if end is None:
                 return unchanged
         else:
             if start is not None:
                 return unchanged
-            start = _resolve_period(date_match, said_at, back=bool(lead["since"])).start
+            start = _resolve_period(date_match, said_at, prefer_past=bool(lead["since"])).start
             if start is None:
                 return unchanged
             range_end = _match_range_end(text, end_of_date) if lead["from"] else None
             if range_end is not None:
                 end = _resolve_end(range_end, start, inclusive=False)
                 end_of_date = range_end.end()
-        kept.append(text[position : lead.start()].rstrip(" ,"))
+        kept_parts.append(text[position : lead.start()].rstrip(" ,"))
         position = end_of_date
     if start is not None and end is not None and end <= start:
         return unchanged
-    statement = "".join([*kept, text[position:]]).strip()
+    statement = "".join([*kept_parts, text[position:]]).strip()
     return Timed(statement, Period(start, end))
 
 
@@ -135,7 +136,7 @@ def parse_future_period(text: str, said_at: datetime) -> Period | None:
     """Return the future day or longer period that a whole text names, or None if it says something else."""
     text = text.strip(" .!")
     match = _DATE.search(text) if _AHEAD.fullmatch(text) else None
-    return None if match is None else _resolve_period(match, said_at, back=False)
+    return None if match is None else _resolve_period(match, said_at, prefer_past=False)
 
 
 def parse_date_bound(text: str, said_at: datetime, *, end: bool) -> datetime | None:
@@ -145,15 +146,15 @@ def parse_date_bound(text: str, said_at: datetime, *, end: bool) -> datetime | N
         return None
     if end:
         return _resolve_end(match, said_at, inclusive=False)
-    return _resolve_period(match, said_at, back=False).start
+    return _resolve_period(match, said_at, prefer_past=False).start
 
 
 def find_periods(text: str, said_at: datetime) -> list[Period]:
-    """Return the days and longer periods that a text names: for each date the next and the last one it may mean."""
+    """Return the days and longer periods that a text names: for each date the next and the previous one it may mean."""
     periods: list[Period] = []
     for match in _DATE.finditer(text):
-        for back in (False, True):
-            period = _resolve_period(match, said_at, back=back)
+        for prefer_past in (False, True):
+            period = _resolve_period(match, said_at, prefer_past=prefer_past)
             if period.start is not None:
                 periods.append(period)
     return periods
@@ -164,7 +165,7 @@ def _resolve_end(match: re.Match[str], said_at: datetime, *, inclusive: bool) ->
 
     "Until" a future month or longer period ends at the start of the period, or with `inclusive` at its end.
     """
-    period = _resolve_period(match, said_at, back=False)
+    period = _resolve_period(match, said_at, prefer_past=False)
     is_long = match["month"] or match["year"] or match["unit"] or match["units"]
     lies_ahead = period.start is not None and period.start > said_at
     if is_long and lies_ahead and not inclusive:
@@ -172,16 +173,16 @@ def _resolve_end(match: re.Match[str], said_at: datetime, *, inclusive: bool) ->
     return period.end
 
 
-def _resolve_period(match: re.Match[str], said_at: datetime, *, back: bool) -> Period:
+def _resolve_period(match: re.Match[str], said_at: datetime, *, prefer_past: bool) -> Period:
     """Return the period that a date names: the next one, or with `back` the last one; empty if it does not exist."""
     today = said_at.astimezone(UTC).date()
     try:
-        return _calendar_date(match, today, back) or _relative_period(match, today, back)
+        return _calendar_date(match, today, prefer_past) or _relative_period(match, today, prefer_past)
     except ValueError:  # the 31st of February
         return Period()
 
 
-def _calendar_date(match: re.Match[str], today: date, back: bool) -> Period | None:
+def _calendar_date(match: re.Match[str], today: date, prefer_past: bool) -> Period | None:
     """Return the day, month or year of a calendar date such as "5 May" or "2027", or None for any other form."""
     if match["iso"]:
         return _period_of_days(date.fromisoformat(match["iso"]))
@@ -191,19 +192,19 @@ def _calendar_date(match: re.Match[str], today: date, back: bool) -> Period | No
     if day:
         month = _row_index(match["of"] or match["on"], _MONTHS) + 1
         year = match["of_year"] or match["on_year"]
-        return _period_of_days(_nearest_yearly_date(today, year, month, int(day), back))
+        return _period_of_days(_nearest_yearly_date(today, year, month, int(day), prefer_past))
     name = match["month"] or match["end_month"]
     if name:
         year = match["month_year"] or match["end_year"]
-        first = _nearest_yearly_date(today, year, _row_index(name, _MONTHS) + 1, 1, back)
+        first = _nearest_yearly_date(today, year, _row_index(name, _MONTHS) + 1, 1, prefer_past)
         return _calendar_period(first, _MONTHS_UNIT)
     return None
 
 
-def _relative_period(match: re.Match[str], today: date, back: bool) -> Period:
+def _relative_period(match: re.Match[str], today: date, prefer_past: bool) -> Period:
     """Return the period of a date that is relative to today, such as "next Friday" or "in two weeks"."""
     if match["weekday"]:
-        return _period_of_days(_nearest_weekday(today, _row_index(match["weekday"], _WEEKDAYS), back))
+        return _period_of_days(_nearest_weekday(today, _row_index(match["weekday"], _WEEKDAYS), prefer_past))
     if match["near"]:
         return _period_of_days(today + timedelta(days=_row_index(match["near"], _DAYS)))
     if match["units"]:
@@ -216,16 +217,16 @@ def _relative_period(match: re.Match[str], today: date, back: bool) -> Period:
     return _calendar_period(_advance_date(today, unit, 1 if is_next else 0), unit)
 
 
-def _nearest_weekday(today: date, weekday: int, back: bool) -> date:
+def _nearest_weekday(today: date, weekday: int, prefer_past: bool) -> date:
     """Return the next date after today with a weekday (Monday is 0), or with `back` the last one up to today."""
     days_ahead = (weekday - today.weekday()) % 7
-    if back:
+    if prefer_past:
         days_behind = (7 - days_ahead) % 7
         return today - timedelta(days=days_behind)
     return today + timedelta(days=days_ahead or 7)
 
 
-def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, back: bool) -> date:
+def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, prefer_past: bool) -> date:
     """Return a day in the given year, or without one the next such day, or with `back` the last.
 
     Today and the first day of this month count as both.
@@ -234,10 +235,10 @@ def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, ba
         return date(int(year), month, day)
     this_year = date(today.year, month, day)
     is_current = month == today.month and day in (1, today.day)
-    is_in_direction = this_year <= today if back else this_year >= today
+    is_in_direction = this_year <= today if prefer_past else this_year >= today
     if is_current or is_in_direction:
         return this_year
-    other_year = today.year - 1 if back else today.year + 1
+    other_year = today.year - 1 if prefer_past else today.year + 1
     return date(other_year, month, day)
 
 

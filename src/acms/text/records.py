@@ -73,19 +73,18 @@ def _split_line(line: str, offset: int) -> list[Record]:
 def _split_json(line: str) -> list[Record]:
     """Return the elements of the long arrays and objects in a line; short ones stay whole."""
     cuts: list[tuple[int, int]] = [(0, 0)]
-    opened: list[
-        tuple[int, list[int]]
-    ] = []  # of each open bracket: its position, and the commas directly inside
+    # Of each open bracket its position, and the commas directly inside it.
+    open_brackets: list[tuple[int, list[int]]] = []
     for match in _JSON_TOKEN.finditer(line):
         token = match[0][0]
         if token in "[{":
-            opened.append((match.start(), []))
-        elif token == "," and opened:
-            opened[-1][1].append(match.end())
-        elif token in "]}" and opened:
-            start, commas = opened.pop()
+            open_brackets.append((match.start(), []))
+        elif token == "," and open_brackets:
+            open_brackets[-1][1].append(match.end())
+        elif token in "]}" and open_brackets:
+            start, commas = open_brackets.pop()
             if match.end() - start > LONG_ELEMENT:
-                cuts += [(comma, len(opened) + 1) for comma in commas]
+                cuts += [(comma, len(open_brackets) + 1) for comma in commas]
     cuts.sort()
     ends = [position for position, _ in cuts[1:]] + [len(line)]
     elements: list[Record] = []
@@ -132,18 +131,18 @@ class Outline:
         That is the record, the one that opens its block, the heading above it, and the others from near to far.
         """
         start, end = self._find_block(index)
-        important = [start]
+        important_indexes = [start]
         if self._is_flat(index) and end - start > LARGEST_PARAGRAPH:
-            important = list(range(start, start + TABLE_HEADER))
+            important_indexes = list(range(start, start + TABLE_HEADER))
             start, end = index, index + 1
         elif end - start > LARGEST_BLOCK:
             reach = LARGEST_BLOCK // 2
             start, end = max(start, index - reach), min(end, index + reach + 1)
         heading = self._find_heading(index)
         if heading is not None:
-            important.append(heading)
-        near = sorted(range(start, end), key=lambda other: abs(other - index))
-        return list(dict.fromkeys([index, *important, *near]))
+            important_indexes.append(heading)
+        nearest_first = sorted(range(start, end), key=lambda other_index: abs(other_index - index))
+        return list(dict.fromkeys([index, *important_indexes, *nearest_first]))
 
     def _is_flat(self, index: int) -> bool:
         """Return whether a record stands at the outermost depth and opens nothing: it may be a line of a log."""
@@ -168,7 +167,7 @@ class Outline:
         return start, end
 
     def _find_siblings(self, index: int) -> tuple[int, int]:
-        """Return the start and end of the records around one that stand as deep, with those that enclose them.
+        """Return the start and end of the records around one at the same depth, with the records that enclose them.
 
         At the outermost depth that is its paragraph.
         """
@@ -186,12 +185,22 @@ class Outline:
         """Return the heading of the section in which a record stands; for a heading, of the section around its own."""
         above = self._headings[: bisect_left(self._headings, index)]
         level = self._levels[index]
-        return next((other for other in reversed(above) if not level or self._levels[other] < level), None)
+        return next(
+            (
+                other_heading
+                for other_heading in reversed(above)
+                if not level or self._levels[other_heading] < level
+            ),
+            None,
+        )
 
     def _find_section_end(self, heading: int) -> int:
         level = self._levels[heading]
         below = self._headings[bisect_right(self._headings, heading) :]
-        return next((other for other in below if self._levels[other] <= level), len(self._levels))
+        return next(
+            (other_heading for other_heading in below if self._levels[other_heading] <= level),
+            len(self._levels),
+        )
 
 
 def _is_sentence(text: str, record: Record) -> bool:
@@ -203,7 +212,7 @@ def _is_sentence(text: str, record: Record) -> bool:
 
 
 def _find_openers(depths: Sequence[int]) -> list[int]:
-    """Return of each record the nearest before it that stands less deep, -1 if none does."""
+    """Return for each record the nearest one before it that is less deep; -1 if there is none."""
     openers: list[int] = []
     outer: list[int] = []
     for index, depth in enumerate(depths):
@@ -215,7 +224,7 @@ def _find_openers(depths: Sequence[int]) -> list[int]:
 
 
 def _find_ends(depths: Sequence[int], *, deeper_by: int) -> list[int]:
-    """Return of each record the nearest behind it that is less deep than it and so many more, else their number."""
+    """Return for each record the next one whose depth is less than its own plus `deeper_by`; else the record count."""
     ends = [len(depths)] * len(depths)
     waiting: list[int] = []
     for index, depth in enumerate(depths):
@@ -229,16 +238,19 @@ def _follows_empty_line(contents: Sequence[str], index: int) -> bool:
     """Return whether a record is the first, or stands behind an empty line."""
     if index == 0:
         return True
-    before, own = contents[index - 1], contents[index]
-    gap = before[len(before.rstrip()) :] + own[: len(own) - len(own.lstrip())]
+    previous_content, own_content = contents[index - 1], contents[index]
+    gap = (
+        previous_content[len(previous_content.rstrip()) :]
+        + own_content[: len(own_content) - len(own_content.lstrip())]
+    )
     return _EMPTY_LINE.search(gap) is not None
 
 
-def complete_blocks(text: str, records: Sequence[Record], ranked: Iterable[int]) -> list[int]:
+def complete_blocks(text: str, records: Sequence[Record], ranked_indexes: Iterable[int]) -> list[int]:
     """Return ranked records, each followed by those it should be read with; no index twice."""
     outline = Outline(text, records)
-    completed: dict[int, None] = {}
-    for index in ranked:
-        if index not in completed:
-            completed.update(dict.fromkeys(outline.list_block(index)))
-    return list(completed)
+    completed_indexes: dict[int, None] = {}
+    for index in ranked_indexes:
+        if index not in completed_indexes:
+            completed_indexes.update(dict.fromkeys(outline.list_block(index)))
+    return list(completed_indexes)

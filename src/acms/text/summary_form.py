@@ -1,6 +1,7 @@
-"""The form of an extractive summary: how it is written, and read again when it is summarised in turn.
+"""The form of an extractive summary: how it is written, and how it is parsed when it is summarised again.
 
-It has two kinds of lines, and one at its end with what else cannot be guessed again, each with a few words around it:
+It has lines of marked messages and lines of sentences. A last line lists the details (names, ids, numbers) that are in
+neither, each with a few words around it:
 
     - user (decision): "a marked message, verbatim"
     - user (constraint, 2 lines): "another one:
@@ -30,7 +31,7 @@ LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 
 CHANGE = "change"
-"""What marks the line that says which file a call changed, and how."""
+"""Marker of a line that says which file a tool call changed, and how."""
 _DETAILS = "Details: "
 _BREAK = "\n"
 _LINE = re.compile(r"- ([^\n]{1,64}?): ")
@@ -47,11 +48,11 @@ class Line(NamedTuple):
     text: str
     markers: tuple[str, ...] = ()
     #: Whether it is to be carried verbatim.
-    anchor: bool = False
+    is_marked: bool = False
     #: Whether it comes from a list of details.
-    listed: bool = False
+    is_detail: bool = False
     #: Whether it comes from an earlier summary.
-    earlier: bool = False
+    is_earlier: bool = False
 
 
 class Piece(NamedTuple):
@@ -62,11 +63,11 @@ class Piece(NamedTuple):
     line: Line
     text: str
     tokens: int
-    #: The lowest goes first when the whole is over the limit.
+    #: Importance: the pieces with the lowest values are left out when the summary is over the limit.
     keep: float
-    #: Whether it goes to the list of details; whether it is a marked message, verbatim.
-    listed: bool = False
-    anchor: bool = False
+    #: Whether it belongs to the list of details, and whether it is a marked message, kept verbatim.
+    is_detail: bool = False
+    is_marked: bool = False
 
 
 def parse_turn(turn: Turn) -> Iterable[Line]:
@@ -77,9 +78,9 @@ def parse_turn(turn: Turn) -> Iterable[Line]:
         yield from _parse_summary(text, speaker)
         return
     if text:
-        yield Line(speaker, text, turn.markers, anchor=bool(turn.markers))
+        yield Line(speaker, text, turn.markers, is_marked=bool(turn.markers))
     for change in read_changes(text):
-        yield Line(speaker, change, (CHANGE,), anchor=True)
+        yield Line(speaker, change, (CHANGE,), is_marked=True)
 
 
 def _parse_summary(text: str, speaker: str) -> Iterator[Line]:
@@ -88,14 +89,16 @@ def _parse_summary(text: str, speaker: str) -> Iterator[Line]:
     number, start = 0, 0
     while number < len(line_ends):
         end = line_ends[number]
-        opened = _OPENED.match(text, start, end)
-        last = number if opened is None else _last_line_of_quote(opened, number, len(line_ends))
-        end_of_quote = line_ends[last]
-        if opened is not None and end_of_quote > opened.end() + 1 and text[end_of_quote - 1] == '"':
-            quoted = text[opened.end() : end_of_quote - 1].strip()
-            if quoted:
-                yield Line(opened[1], quoted, _markers_of_quote(opened), anchor=True, earlier=True)
-            number = last
+        opening = _OPENED.match(text, start, end)
+        last_number = number if opening is None else _last_line_of_quote(opening, number, len(line_ends))
+        end_of_quote = line_ends[last_number]
+        if opening is not None and end_of_quote > opening.end() + 1 and text[end_of_quote - 1] == '"':
+            quoted_text = text[opening.end() : end_of_quote - 1].strip()
+            if quoted_text:
+                yield Line(
+                    opening[1], quoted_text, _markers_of_quote(opening), is_marked=True, is_earlier=True
+                )
+            number = last_number
         else:
             yield from _parse_unmarked_line(text[start:end], speaker)
         start = line_ends[number] + 1
@@ -107,24 +110,24 @@ def _parse_unmarked_line(content: str, speaker: str) -> Iterator[Line]:
     if content.startswith(_DETAILS):
         for detail in content[len(_DETAILS) :].split("; "):
             if detail.strip():
-                yield Line(speaker, detail.strip(), listed=True, earlier=True)
+                yield Line(speaker, detail.strip(), is_detail=True, is_earlier=True)
     elif content.strip():
         yield _parse_sentences(content, speaker)
 
 
-def _last_line_of_quote(opened: re.Match[str], number: int, count: int) -> int:
+def _last_line_of_quote(opening: re.Match[str], number: int, count: int) -> int:
     """Return the number of the last line of a marked message that begins on line `number` of `count`.
 
     A message of several lines states how many it has: "(decision, 2 lines)".
     """
-    size = _SIZE.fullmatch(opened[2].split(", ")[-1])
+    size = _SIZE.fullmatch(opening[2].split(", ")[-1])
     last = number if size is None else number + int(size[1]) - 1
     is_valid = number <= last < count
     return last if is_valid else number
 
 
-def _markers_of_quote(opened: re.Match[str]) -> tuple[str, ...]:
-    names = opened[2].split(", ")
+def _markers_of_quote(opening: re.Match[str]) -> tuple[str, ...]:
+    names = opening[2].split(", ")
     return tuple(names[:-1] if _SIZE.fullmatch(names[-1]) else names)
 
 
@@ -132,13 +135,13 @@ def _parse_sentences(content: str, speaker: str) -> Line:
     """Return a line of sentences with the speaker that it names, else with `speaker`."""
     line = _LINE.match(content)
     if line is None:
-        return Line(speaker, content.strip(), earlier=True)
-    return Line(line[1], content[line.end() :].strip(), earlier=True)
+        return Line(speaker, content.strip(), is_earlier=True)
+    return Line(line[1], content[line.end() :].strip(), is_earlier=True)
 
 
 def sentences_of(line: Line) -> list[str]:
     """Return the sentences of a line; a listed detail is one sentence."""
-    if line.listed:
+    if line.is_detail:
         return [line.text]
     text = line.text
     sentences = [text[start:end].strip() for start, end in find_sentence_spans(text)]
@@ -162,10 +165,10 @@ def format_summary(chosen: Sequence[Piece]) -> str:
     details: list[str] = []
     previous: Piece | None = None
     for piece in sorted(chosen, key=attrgetter("order")):
-        if piece.listed:
+        if piece.is_detail:
             details.append(piece.text)
             continue
-        if piece.anchor:
+        if piece.is_marked:
             lines.append(format_marked_line(piece.line, piece.text))
         elif previous is not None and _continues_line(previous, piece):
             lines[-1] += f" {piece.text}"
@@ -179,7 +182,7 @@ def format_summary(chosen: Sequence[Piece]) -> str:
 
 def _continues_line(previous: Piece, piece: Piece) -> bool:
     """Return whether a sentence is written on the line of the one before it."""
-    if previous.anchor or previous.order[0] != piece.order[0]:
+    if previous.is_marked or previous.order[0] != piece.order[0]:
         return False
     # Without an end, the two could not be told apart when the summary is parsed.
     return _SENTENCE_END.search(previous.text) is not None

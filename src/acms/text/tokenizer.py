@@ -96,9 +96,9 @@ def detect_language(words: Sequence[str]) -> str:
     total = sum([packed_votes.get(word, 0) for word in words[:_READ]])
     if total:
         votes = total.to_bytes(len(LANGUAGES), "little")
-        most = max(votes)
-        if votes.count(most) == 1:
-            return LANGUAGES[votes.index(most)]
+        most_votes = max(votes)
+        if votes.count(most_votes) == 1:
+            return LANGUAGES[votes.index(most_votes)]
     first_foreign_letter = next((letter for word in words for letter in word if letter > "\x7f"), None)
     if first_foreign_letter is None:
         return UNKNOWN
@@ -135,8 +135,8 @@ def function_words(language: str) -> frozenset[str]:
     from stop_words import get_stop_words
 
     # Entries such as "d'" and "c'est" are words with a sign between them.
-    found = {word for entry in get_stop_words(language) for word in _LETTERS.findall(entry.lower())}
-    return frozenset(found | set(map(strip_accents, found)))
+    words = {word for entry in get_stop_words(language) for word in _LETTERS.findall(entry.lower())}
+    return frozenset(words | set(map(strip_accents, words)))
 
 
 def _stem_english(word: str) -> str:
@@ -312,7 +312,7 @@ class Name(NamedTuple):
     #: As it was written.
     text: str
     #: Terms under which it is found in addition to those of its words.
-    also: tuple[int, ...]
+    extra_terms: tuple[int, ...]
     #: Those of them that are parts of a word.
     parts: tuple[int, ...] = ()
 
@@ -349,7 +349,7 @@ def searchable_terms(text: str) -> list[int]:
     variants = [term for term, count in count_terms(words).items() if count == 0]
     terms += variants
     for name in find_names(text):
-        terms += name.also
+        terms += name.extra_terms
     return terms
 
 
@@ -369,28 +369,28 @@ def find_names(text: str) -> list[Name]:
 def _find_name_pieces(text: str) -> dict[int, int]:
     """Return {start: end} of each piece of a text between two spaces that may contain a name."""
     data = text.encode("ascii", "replace")
-    joined, cased = data.translate(_JOINED), data.translate(_CASED)
+    joint_classes, case_classes = data.translate(_JOINED), data.translate(_CASED)
     # Most texts contain no name. One byte is found four times faster than two, so it is looked for first.
     searches: list[tuple[bytes, bytes]] = []
-    if b"." in joined:
-        searches.append((joined, b"a.a"))
+    if b"." in joint_classes:
+        searches.append((joint_classes, b"a.a"))
     if "+" in text or "#" in text:
-        searches.append((joined, b"a+"))
-    has_capital, has_digit = b"A" in cased, b"0" in cased
+        searches.append((joint_classes, b"a+"))
+    has_capital, has_digit = b"A" in case_classes, b"0" in case_classes
     if has_capital:
-        searches += (cased, b"aA"), (cased, b"AAa")
+        searches += (case_classes, b"aA"), (case_classes, b"AAa")
     if has_digit:
-        searches.append((cased, b"0a"))
+        searches.append((case_classes, b"0a"))
     if has_digit and has_capital:
-        searches.append((cased, b"0A"))
+        searches.append((case_classes, b"0A"))
     pieces: dict[int, int] = {}
     for classes, pattern in searches:
         index = classes.find(pattern)
         while index >= 0:
-            start = joined.rfind(b" ", 0, index) + 1
-            end = joined.find(b" ", index)
+            start = joint_classes.rfind(b" ", 0, index) + 1
+            end = joint_classes.find(b" ", index)
             if end < 0:
-                end = len(joined)
+                end = len(joint_classes)
             pieces[start] = end
             index = classes.find(pattern, end)
     return pieces
@@ -412,7 +412,7 @@ def _match_names(piece: str) -> Iterator[Name]:
             name = Name(text, (_hash_word(text.lower()),))
         else:
             name = _parse_compound(text)
-        if name.also:
+        if name.extra_terms:
             yield name
 
 
@@ -454,9 +454,9 @@ def _expand_amount(match: re.Match[str]) -> str:
     return digits.lstrip("0") or "0"
 
 
-def _exclude_own_terms(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
-    """Return the terms `numbers` without 0 and without those in `own`, each once."""
-    return tuple(dict.fromkeys(number for number in numbers if number and number not in own))
+def _exclude_own_terms(terms: Sequence[int], own_terms: Sequence[int]) -> tuple[int, ...]:
+    """Return the terms `terms` without 0 and without those in `own_terms`, each once."""
+    return tuple(dict.fromkeys(number for number in terms if number and number not in own_terms))
 
 
 # ── days ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -466,8 +466,8 @@ def _exclude_own_terms(numbers: Sequence[int], own: Sequence[int]) -> tuple[int,
 def day_terms(day: int) -> tuple[int, ...]:
     """Return the terms of a date, given in days since 1970: day of the month, month, year."""
     ordinal = date(1970, 1, 1).toordinal() + day
-    found = date.fromordinal(min(max(ordinal, date.min.toordinal()), date.max.toordinal()))
-    return tuple(map(content_term, (str(found.day), MONTHS[found.month - 1], str(found.year))))
+    day_date = date.fromordinal(min(max(ordinal, date.min.toordinal()), date.max.toordinal()))
+    return tuple(map(content_term, (str(day_date.day), MONTHS[day_date.month - 1], str(day_date.year))))
 
 
 def compute_idf(size: int, holders: int) -> float:
@@ -492,9 +492,9 @@ def find_sentence_spans(content: str) -> list[tuple[int, int]]:
             continue
         while end - start > SENTENCE:
             space = content.rfind(" ", start + SENTENCE // 2, start + SENTENCE)
-            cut = start + SENTENCE if space < 0 else space + 1
-            spans.append((start, cut))
-            start = cut
+            cut_position = start + SENTENCE if space < 0 else space + 1
+            spans.append((start, cut_position))
+            start = cut_position
         spans.append((start, end))
         start = end
     return spans
