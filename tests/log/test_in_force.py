@@ -240,7 +240,7 @@ def test_an_answer_to_a_call_that_a_summary_took_is_shown_alone(between: int, me
     replacements = log.replacements()
     read = [
         log.entries[v - 1]
-        for first, end in replacements.stretches(log.version)
+        for first, end in replacements.spans_to_read(log.version)
         for v in range(first, end + 1)
     ]
     folded = fold_atomic_groups(effective_sequence(read, replacements), whole=True)
@@ -265,7 +265,7 @@ def test_an_answer_to_a_call_that_was_cleared_is_hidden_also_behind_a_summary(be
     replacements = log.replacements()
     read = [
         log.entries[v - 1]
-        for first, end in replacements.stretches(log.version)
+        for first, end in replacements.spans_to_read(log.version)
         for v in range(first, end + 1)
     ]
     folded = fold_atomic_groups(effective_sequence(read, replacements), whole=True)

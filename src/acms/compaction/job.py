@@ -34,7 +34,7 @@ from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
 from acms.log import in_force, read, summary_levels, trust, validation
 from acms.log import policy as policy_levels
-from acms.log.in_force import Replacements, is_record
+from acms.log.in_force import Replacements, is_merge_record
 from acms.log.policy import CompactionPolicy, merge_policy
 from acms.log.summary_levels import Level
 from acms.model import (
@@ -165,7 +165,7 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
         entry = None if context is None else await _entry_at_version(storage, context, version)
         if context is None or entry is None:
             raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
-        if is_record(entry):
+        if is_merge_record(entry):
             return await undo_merge(shared, writer, context, entry)
         if not entry.replaces:
             raise ValidationError(
@@ -368,7 +368,7 @@ async def _find_outdated(storage: StorageBackend, head: Head, replacements: Repl
     """
     remaining_spans: dict[str, tuple[Span, ...]] = {}
     unrenewable: set[str] = set()
-    for summary in replacements.shown:
+    for summary in replacements.substitutes:
         if summary.kind is not Kind.SUMMARY:
             continue
         changes = replacements.changes(summary)

@@ -117,11 +117,11 @@ class FactHistory:
         known = {entry.version: entry for entry in self.entries}
         #: By version: the fact with effect that supersedes it.
         self._successors: dict[int, Entry] = {}
-        for successor in replacements.retiring:
+        for successor in replacements.retirements:
             if successor.kind is Kind.FACT:
                 for version in _versions_in_spans(successor.replaces, known):
                     self._successors.setdefault(version, successor)
-        self._effect = {entry.version for entry in replacements.retiring}
+        self._effect = {entry.version for entry in replacements.retirements}
         self._supersede_rivals()
         #: By version of a successor: the facts that it supersedes.
         self._superseded: dict[int, list[Entry]] = {}

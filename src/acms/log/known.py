@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
-from acms.log.in_force import Replacements, read_as
+from acms.log.in_force import Replacements, edit_and_end_lookup
 from acms.log.read import replacements_at
 from acms.model import (
     Entry,
@@ -252,7 +252,7 @@ class Known:
 
     def _current_rows(self) -> list[Row]:
         """Return the messages with their newest edits, and those that were retracted as rows that are not live."""
-        read = read_as(self.replacements)
+        read = edit_and_end_lookup(self.replacements)
         edits: dict[int, list[Entry]] = {}
         for entry in self.replacements.replacing:
             if entry.kind is Kind.MESSAGE:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_record
+from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_merge_record
 from acms.model import Entry, Kind
 from acms.prompt_types import prefix_speaker
 from acms.results import LINE, Change
@@ -40,10 +40,10 @@ class Merges:
     def __init__(self, retractions: Iterable[Entry], replacements: Replacements) -> None:
         """Take every retraction up to a version, and the replacements in force at that version."""
         undone_ids: set[str] = set()
-        for entry in replacements.retiring:
+        for entry in replacements.retirements:
             if entry.kind is Kind.RETRACTION and entry.data.get("reason") == UNDO:
                 undone_ids.update(entry.sources)
-        records = [entry for entry in retractions if is_record(entry)]
+        records = [entry for entry in retractions if is_merge_record(entry)]
         self.standing = [record for record in records if record.id not in undone_ids]
         self.undone = [record for record in records if record.id in undone_ids]
         self._batches = {record.batch for record in records}

@@ -116,7 +116,7 @@ async def read_stretches(
 ) -> list[Entry]:
     """Read the messages and summaries of a log above a version, without the long inactive runs."""
     found: list[Entry] = []
-    for first, last in replacements.stretches(version):
+    for first, last in replacements.spans_to_read(version):
         if last > after:
             found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
     return found
@@ -215,7 +215,7 @@ async def count_active(
             messages_at_end, tokens_at_end = await _message_counts(storage, context, last)
             messages -= messages_at_end - messages_before
             tokens -= tokens_at_end - tokens_before
-    summaries = [entry.tokens for entry in replacements.shown if entry.kind is Kind.SUMMARY]
+    summaries = [entry.tokens for entry in replacements.substitutes if entry.kind is Kind.SUMMARY]
     return messages, tokens + sum(summaries)
 
 

@@ -160,16 +160,19 @@ def is_window_valid(
     `entries` are those of this log that the window shows in front and in blocks. An automatic summary takes effect with
     the next window; the messages a summary covers are recalled in their original wording.
     """
-    for entry in shown.after(window.began):
+    for entry in shown.replacing_after(window.began):
         if not is_automatic_summary(entry) and _changes_history(entry, window.first):
             return False
-    shown, searchable = shown.asked(window.began), searchable.asked(window.began)
+    shown, searchable = (
+        shown.without_automatic_after(window.began),
+        searchable.without_automatic_after(window.began),
+    )
     front_ids = {id for id, _ in window.lead}
     for entry in entries:
         replacements = shown if entry.id in front_ids else searchable
         if replacements.replaced_by(entry.version) is not None:
             return False
-        if is_sealed(entry) and shown.outdates(entry):
+        if is_sealed(entry) and shown.is_outdated(entry):
             return False
     return True
 

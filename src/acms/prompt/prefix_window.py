@@ -33,7 +33,7 @@ async def gather_window(
     version = version_of(head, at)
     latest = await replacements_at(storage, context, head, version)
     replacements = (
-        latest if head.epoch else latest.asked(0)
+        latest if head.epoch else latest.without_automatic_after(0)
     )  # where content was erased a summary is all there is
     gathered = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
     length = _measure_window(gathered, scale, slack)
@@ -54,7 +54,7 @@ async def gather_window(
         redactor,
         gathered,
         latest,
-        latest.asked(min(versions, default=version)),
+        latest.without_automatic_after(min(versions, default=version)),
     )
 
 
@@ -71,7 +71,9 @@ async def _apply_summaries(
 ) -> LogSpan:
     """Return a span of a log with its automatic summaries in place of the messages they replace."""
     covered = [
-        span for summary in filter(is_automatic_summary, replacements.shown) for span in summary.replaces
+        span
+        for summary in filter(is_automatic_summary, replacements.substitutes)
+        for span in summary.replaces
     ]
     if not covered:
         return gathered
@@ -82,7 +84,7 @@ async def _apply_summaries(
     known = _entry_ids(gathered.units)
     older = [unit for unit in kept if known.isdisjoint(_entry_ids([unit]))]
     summaries = {entry.id for entry in latest.replacing if entry.kind is Kind.SUMMARY}
-    later_summaries = summaries.difference(entry.id for entry in replacements.shown)
+    later_summaries = summaries.difference(entry.id for entry in replacements.substitutes)
     newer = [unit for unit in gathered.units if later_summaries.isdisjoint(_entry_ids([unit]))]
     return replace(gathered, replacements=replacements, units=[*older, *newer], stays=_entry_ids(kept))
 

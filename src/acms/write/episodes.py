@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import to_microseconds
-from acms.log.in_force import GONE, Replacements, read_as
+from acms.log.in_force import GONE, Replacements, edit_and_end_lookup
 from acms.log.known import ids_of_answers, ids_of_calls
 from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role
 from acms.nouns import episode_id
@@ -155,7 +155,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     of calls that were open before the newest entries to their groups; they stay open unless an entry makes calls of the
     same group.
     """
-    edit_and_end_of = read_as(Replacements(replacing, searchable=True))
+    edit_and_end_of = edit_and_end_lookup(Replacements(replacing, searchable=True))
     edits = [edit_and_end_of(entry.version)[0] for entry in newest]
     messages = [message for message in (*newest, *edits) if message is not None]
     calling_groups = {message.group for message in messages if ids_of_calls(message.parts)}

@@ -488,7 +488,7 @@ class WriteQueue:
         if not replaced or not policy.enabled:
             return False
         replacements = await read.replacements_at(self._front, self.context, head, head.version)
-        for summary in replacements.shown:
+        for summary in replacements.substitutes:
             if summary.kind is not Kind.SUMMARY:
                 continue
             is_replaced = _spans_overlap([(summary.version, summary.version)], replaced)

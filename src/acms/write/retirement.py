@@ -66,7 +66,7 @@ async def plan_rewrite(
     are retired and restored with their facts as if no summary had replaced them.
     """
     if undone is not None:
-        revocations = [one for one in replacements.batch(undone) if _is_revocation(one)]
+        revocations = [one for one in replacements.replacing_in_append(undone) if _is_revocation(one)]
         active = [one for one in revocations if replacements.replaced_by(one.version) is None]
         draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(active)))
     ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)

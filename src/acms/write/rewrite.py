@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
-from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_record
+from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_merge_record
 from acms.log.read import SHOWN, replacements_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
@@ -34,7 +34,7 @@ async def retract_by_id(
     reason = validation.validate_name(reason, "reason")
     while True:
         context, target, replacements, head = await _find_target(shared, id)
-        if is_record(target):
+        if is_merge_record(target):
             return await undo_merge(shared, writer, context, target)
         edit = replacements.edit_of(target)
         spans, targets = await _find_group(shared.storage, context, target, edit, alone=alone)
@@ -270,7 +270,7 @@ async def replace_message(
         target = replacements.edit_of(original) or original
         _check_replaceable(id, target, replacements, expected)
         draft = _draft_edit(shared, target, content)
-        gone = [original, *replacements.edits(original)]
+        gone = [original, *replacements.edits_of(original)]
         receipt = await _append_rewrite(shared, writer, context, draft, head, gone=gone)
         if receipt is not None:
             return receipt.ids[0]

@@ -178,7 +178,7 @@ async def _read_active_entries(
     """
     read: list[Entry] = []
     active: Sequence[Entry] = ()
-    for first, last in replacements.stretches(version):
+    for first, last in replacements.spans_to_read(version):
         start = max(first - 1, after)
         while start < last:
             rows = await storage.read(context, at=last, after=start, kinds=(Kind.MESSAGE,), limit=limit)
