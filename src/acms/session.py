@@ -340,7 +340,7 @@ class ACMS(View):
             role = validation.parse_choice(role, Role, "role")
             limit = validation.STRICT_PARTS if config.strict else validation.PARTS
             parts, text = validation.build_message_parts(
-                role, content, parts, tool_calls, tool_call_id, most=limit
+                role, content, parts, tool_calls, tool_call_id, max_parts=limit
             )
             privacy = validation.parse_choice(privacy, Privacy, "privacy")
             metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)

@@ -494,8 +494,8 @@ class _FactMerge:
     def run(self) -> None:
         """Decide the facts that the other side added or removed since this side last saw it."""
         origin_of = self._theirs.origin
-        current = {origin_of(fact): fact for fact in self._theirs.current_facts.in_force}
-        base = {origin_of(fact): fact for fact in self._theirs.base_facts.in_force}
+        current = {origin_of(fact): fact for fact in self._theirs.current_facts.active}
+        base = {origin_of(fact): fact for fact in self._theirs.base_facts.active}
         added = [fact for origin, fact in current.items() if origin not in base]
         removed = [fact for origin, fact in base.items() if origin not in current]
         if not added and not removed:
@@ -512,7 +512,7 @@ class _FactMerge:
         """Return the addresses that hold one value at a time."""
         found: set[Address] = set()
         for log in (self._ours, self._theirs):
-            for fact in (*log.current_facts.in_force, *log.base_facts.in_force):
+            for fact in (*log.current_facts.active, *log.base_facts.active):
                 if fact.data.get("cardinality") == "one" and has_address(address_of(fact)):
                     found.add(address_of(fact))
         return found
@@ -629,8 +629,8 @@ class _FactMerge:
 
 def _facts_at(log: Log, address: Address) -> tuple[list[Entry], list[Entry]]:
     """Return the active facts of an address, now and as the other side last saw them."""
-    current = [fact for fact in log.current_facts.in_force if address_of(fact) == address]
-    base = [fact for fact in log.base_facts.in_force if address_of(fact) == address]
+    current = [fact for fact in log.current_facts.active if address_of(fact) == address]
+    base = [fact for fact in log.base_facts.active if address_of(fact) == address]
     return current, base
 
 
@@ -643,6 +643,6 @@ def _find_successor(facts: FactHistory, fact: Entry) -> Entry | None:
     for active in facts.in_force:
         if active.version == fact.version:
             return active
-        if any(old.version == fact.version for old in facts.chain(active)):
+        if any(old.version == fact.version for old in facts.find_predecessors(active)):
             return active
     return None

@@ -146,12 +146,12 @@ def _prepare_window(remote: Remote, given: Given) -> Given:
 
 
 def _prepare_history(_: Remote, given: Given) -> Given:
-    limit = validation.validate_integer(given["limit"], "limit", least=1, most=validation.PAGE)
+    limit = validation.validate_integer(given["limit"], "limit", minimum=1, maximum=validation.PAGE)
     return {"limit": limit, "cursor": validation.validate_integer(given["after"], "after")}
 
 
 def _prepare_renders(_: Remote, given: Given) -> Given:
-    limit = validation.validate_integer(given["limit"], "limit", least=1, most=validation.PAGE)
+    limit = validation.validate_integer(given["limit"], "limit", minimum=1, maximum=validation.PAGE)
     return {"limit": limit, "cursor": given["after"]}
 
 

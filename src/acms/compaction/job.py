@@ -159,7 +159,7 @@ async def wait_for_compaction(
 
 async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) -> int:
     """Revert the rewrite at a version; return the version of the retraction."""
-    storage, version = shared.storage, validation.validate_integer(version, "version", least=1)
+    storage, version = shared.storage, validation.validate_integer(version, "version", minimum=1)
     while True:
         context = await shared.find()
         entry = None if context is None else await _entry_at_version(storage, context, version)

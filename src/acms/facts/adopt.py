@@ -126,7 +126,7 @@ def filter_active(
         if replacements.replaced_by(entry.version) is not None:
             continue
         if entry.kind is Kind.FACT:
-            entry = _inherit_replacements(entry, history.chain(entry))
+            entry = _inherit_replacements(entry, history.find_predecessors(entry))
         active.append(entry)
     return active
 

@@ -87,7 +87,7 @@ class Worker:
         self._handlers = handlers
         self._config = config or WorkerConfig()
         self._retry = retry or RetryConfig()
-        self._concurrency = validation.validate_integer(concurrency, "concurrency", least=1)
+        self._concurrency = validation.validate_integer(concurrency, "concurrency", minimum=1)
         self._on_event = on_event
         self._clock = clock
         self._fraction = fraction

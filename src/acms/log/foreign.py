@@ -524,7 +524,7 @@ def _read_item(item: Mapping[str, Any], location: Location) -> Turn:
         raise ValidationError("needs a role", field=location.field)
     if kind == "function_call":
         given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-        call = validation.parse_tool_call(given, location.field, id="call_id")
+        call = validation.parse_tool_call(given, location.field, id_field="call_id")
         return {"role": "assistant", "content": "", "parts": [call, *_surplus_of(item, *given)]}
     if kind == "function_call_output" and item.get("call_id") is not None:
         _, parts = _read_contents(item.get("output"), location.at("output"))

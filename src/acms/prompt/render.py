@@ -262,7 +262,7 @@ async def render_steps(
             options=("Prompt(OpenAIChat(model))", "merge it into a prompt that is bound"),
         )
     if budget is not None:
-        budget = validation.validate_integer(budget, "budget", most=validation.BUDGET)
+        budget = validation.validate_integer(budget, "budget", maximum=validation.BUDGET)
     if after is not None and not isinstance(after, Rendered | Manifest):
         raise ValidationError(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"

@@ -202,7 +202,9 @@ async def _with_private_revocations(
             )
             if fact.sources and is_restored and await _is_private(storage, fact):
                 gone.update(fact.sources)
-        revoked = rules.find_revoked_facts(facts, after, frozenset(gone), whole=True) if gone else ()
+        revoked = (
+            rules.find_revoked_facts(facts, after, frozenset(gone), require_all_sources=True) if gone else ()
+        )
         if not revoked:
             return drafts
         drafts = (*drafts, _draft_revocation(revoked, gone, policy.PRIVATE))
@@ -263,7 +265,7 @@ def _with_revocation(
 ) -> tuple[Draft, ...]:
     """Return drafts, followed by the retirement of the facts whose messages a rewrite removes, if there are any."""
     after = _replacements_after(replacements, drafts, version)
-    revoked = rules.find_revoked_facts(facts, after, rewrite.gone, whole=rewrite.whole)
+    revoked = rules.find_revoked_facts(facts, after, rewrite.gone, require_all_sources=rewrite.whole)
     return (*drafts, _draft_revocation(revoked, rewrite.gone, rewrite_id)) if revoked else drafts
 
 
@@ -274,5 +276,5 @@ def spans_with_predecessors(
     history = rules.FactHistory(facts, replacements)
     retracted: list[Entry] = []
     for target in targets:
-        retracted += [target, *history.chain(target)]
+        retracted += [target, *history.find_predecessors(target)]
     return rules.single_spans(retracted)
