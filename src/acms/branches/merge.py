@@ -180,7 +180,7 @@ async def _find_duplicate_spans(
     spans: list[Span] = []
     for key in keys:
         for name in (key, hash_sensitive_key(key)):
-            row = known.under(name)
+            row = known.find_by_key(name)
             if row is not None and row.version <= common:
                 spans.append((row.version, row.version))
     return spans

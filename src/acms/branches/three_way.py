@@ -103,7 +103,7 @@ class Log:
         self.base_facts = FactHistory(self._select_known(self.facts), self._base_replacements)
         # Messages that this side kept in the conflicts of merges that the other side does not know.
         kept_here: set[Origin | None] = set()
-        for record in self.merges.standing:
+        for record in self.merges.effective:
             if not vector_covers(known, self.origin(record)):
                 kept_here.update(map(parse_entry_id, record.data.get(KEPT, ())))
         self.slots: dict[Origin, Slot] = {}
@@ -146,7 +146,7 @@ class Log:
 
     def is_undone(self, entry: Entry) -> bool:
         """Return whether an entry of this side came with a merge that was undone, so that it does not count."""
-        return entry.version > self.common and self.merges.took_back(entry)
+        return entry.version > self.common and self.merges.is_undone(entry)
 
     def find_retraction(self, entry: Entry) -> Entry | None:
         """Return the retraction that made an entry inactive, or None if there is none."""
@@ -640,7 +640,7 @@ def _contents_of(facts: Iterable[Entry]) -> set[Hashable]:
 
 def _find_successor(facts: FactHistory, fact: Entry) -> Entry | None:
     """Return the active fact that is a fact or supersedes it, or None if there is none."""
-    for active in facts.in_force:
+    for active in facts.active:
         if active.version == fact.version:
             return active
         if any(old.version == fact.version for old in facts.find_predecessors(active)):

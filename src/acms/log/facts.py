@@ -134,8 +134,8 @@ class FactHistory:
     def _supersede_rivals(self) -> None:
         """Keep only the newest fact active at an address of cardinality one.
 
-        Two writers, such as a caller and a reflector, may have added facts there without replacing each other's. Facts
-        that are true at another time stay active too.
+        A fact may be there without replacing the others, so versions decide. Facts that are true at another time stay
+        active too.
         """
         unreplaced = [entry for entry in self.entries if self.is_unreplaced(entry)]
         by_address: dict[Address, list[Entry]] = {}

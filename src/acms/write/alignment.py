@@ -99,7 +99,7 @@ def align_messages(
             continue
         row = rows[row_index]
         # Matched only by its place with a message that was erased: whether it is the same message is a guess.
-        if index not in matching.anchored and not row.legible:
+        if index not in matching.anchored and not row.has_content:
             alignment.erased.append(index)
         elif _is_changed(item, row, restore=retract, edited=index in matching.edited):
             alignment.replaced.append((index, row_index))
@@ -115,9 +115,9 @@ def _is_changed(item: Item, row: Row, *, restore: bool, edited: bool) -> bool:
 
     `restore` brings retracted messages back. `edited` is true for an item that may be another version of the row.
     """
-    if not row.legible:
+    if not row.has_content:
         return False
-    if not row.live:
+    if not row.is_live:
         return restore
     if item.wording in row.corrected:
         return False
@@ -163,7 +163,7 @@ class _Matching:
 
     def _may_be_edit(self, item: Item, row: Row, *, new_keys: bool = False) -> bool:
         """Return whether an item may be another version of a row; `new_keys` if a framework generated new keys."""
-        if not row.live or not row.legible or row.role is not item.role:
+        if not row.is_live or not row.has_content or row.role is not item.role:
             return False
         if row.key is None or item.key is None:
             return row.key is item.key  # both have none
@@ -194,7 +194,7 @@ class _Matching:
             same = [row_index for row_index in free_rows if self.rows[row_index].wording == item.wording]
             if same:
                 newest = max(
-                    same, key=lambda row_index: (self.rows[row_index].live, row_index)
+                    same, key=lambda row_index: (self.rows[row_index].is_live, row_index)
                 )  # live ones first
                 self._match(item_index, newest)
                 free_rows.remove(newest)
@@ -211,11 +211,11 @@ class _Matching:
     def match_in_order(self) -> None:
         """Match messages without a known key: the longest common subsequence, as late in the log as possible."""
         items = [index for index, row in enumerate(self.rows_of_items) if row is None]
-        rows = [index for index, row in enumerate(self.rows) if row.legible and index not in self._taken]
+        rows = [index for index, row in enumerate(self.rows) if row.has_content and index not in self._taken]
         wordings = [self.items[index].wording for index in items]
         distinct = set(wordings)
         row_wordings = [_matching_wording(self.rows[index], distinct) for index in rows]
-        live = [self.rows[index].live for index in rows]
+        live = [self.rows[index].is_live for index in rows]
 
         # In most lists, the first items are the last messages of the log: then no search is needed.
         overlap = _count_overlap(wordings, row_wordings)
@@ -259,7 +259,7 @@ class _Matching:
         rows: list[int] = []
         for index, row in enumerate(self.rows):
             key_is_gone = row.key is not None and row.key not in keys
-            if row.live and row.legible and (index in self._taken or key_is_gone):
+            if row.is_live and row.has_content and (index in self._taken or key_is_gone):
                 rows.append(index)
         spoken = [index for index in rows if index >= self._leading_rows]
         roles = self._known_roles()
@@ -328,7 +328,7 @@ class _Matching:
         for row_index in row_indexes:
             row = self.rows[row_index]
             is_taken = row_index in self._taken
-            if not is_taken and row.legible and _has_same_calls(item, row):
+            if not is_taken and row.has_content and _has_same_calls(item, row):
                 self._match(index, row_index, edited=True)
                 return
             if row.role not in _TURN or (is_taken and row.role is not Role.TOOL):
@@ -376,7 +376,7 @@ class _Matching:
         By role; under a key also by size, because an unknown key indicates a new message.
         """
         erased = [
-            index for index, row in enumerate(self.rows) if not row.legible and index not in self._taken
+            index for index, row in enumerate(self.rows) if not row.has_content and index not in self._taken
         ]
         if not erased:
             return
@@ -426,7 +426,7 @@ class _Matching:
                 is_cut = is_cut or (item.key is None and self._leading_items <= index < last_in_order)
             elif row_index is None or not is_cut or index in self.anchored:
                 continue
-            elif self.rows[row_index].legible:
+            elif self.rows[row_index].has_content:
                 self.rows_of_items[index] = None
                 self._taken.discard(row_index)
         return inserted
@@ -438,7 +438,7 @@ class _Matching:
         return [
             index
             for index in range(first, len(self.rows))
-            if self.rows[index].live and index not in self._taken
+            if self.rows[index].is_live and index not in self._taken
         ]
 
 
@@ -526,7 +526,7 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
 
 def changes_groups(items: Sequence[Item], rows: Sequence[Row], alignment: Alignment) -> bool:
     """Return whether an alignment may change which calls wait for results: by far most edits of a stream do not."""
-    if alignment.retracted or any(not rows[row].live for _, row in alignment.replaced):
+    if alignment.retracted or any(not rows[row].is_live for _, row in alignment.replaced):
         return True
     return bool(_changed_call_ids(items, rows, alignment))
 
@@ -551,7 +551,7 @@ def pair_calls_with_results(
         if changed_ids.isdisjoint((*message.calls, *message.answers, *row.calls, *row.answers)):
             continue
         group = row.group
-        if row.legible and index in listed:
+        if row.has_content and index in listed:
             item = listed[index]
             if index in edited or not row.calls:
                 group = _group_of_message(message, row, waiting, new_group)
@@ -577,7 +577,7 @@ def _list_active(
     for index, row in enumerate(rows):
         if index in edited:
             yield index, row, items[edited[index]]
-        elif row.live and index not in retracted:
+        elif row.is_live and index not in retracted:
             yield index, row, row
 
 
@@ -586,7 +586,7 @@ def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], alignment: Ali
     changed: set[str] = set()
     for item, row in alignment.replaced:
         old, new = rows[row], items[item]
-        if not old.live or (old.calls, old.answers) != (new.calls, new.answers):
+        if not old.is_live or (old.calls, old.answers) != (new.calls, new.answers):
             changed.update(old.calls, old.answers, new.calls, new.answers)
     for row in alignment.retracted:
         changed.update(rows[row].calls, rows[row].answers)

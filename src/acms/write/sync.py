@@ -141,7 +141,7 @@ class Sync:
             rewritten += retracted
         context = await shared.ensure()
         version = 0 if head is None else head.version
-        gone = frozenset([row.id for row in rewritten] + [row.first for row in rewritten])
+        gone = frozenset([row.id for row in rewritten] + [row.original_id for row in rewritten])
         before: Sequence[Draft] = edits
         if edits:
             replacements = shared.known.replacements
@@ -366,7 +366,7 @@ class Sync:
     def _continues(self, item: Item, row: Row) -> bool:
         """Return whether a message begins with the whole text of a row."""
         content = self._draft_for_comparison(item).content
-        return known.goes_on(row, item.role, content, item.calls)
+        return known.continues_row(row, item.role, content, item.calls)
 
     def _is_beginning(self, item: Item, row: Row) -> bool:
         """Return whether a message is the beginning of the text of a row; False while that text is unread."""
@@ -400,13 +400,13 @@ class Sync:
 
     async def _draft_retraction(self, rows: Sequence[Row]) -> Draft:
         """Return the retraction of messages with their edits."""
-        edits = [row.id for row in rows if row.id != row.first]
+        edits = [row.id for row in rows if row.id != row.original_id]
         spans: set[Span] = {(row.version, row.version) for row in rows}
         for entry in await self._shared.storage.get(edits):
             if entry is None:
                 raise Overtaken
             spans.update(entry.replaces, [(entry.version, entry.version)])
-        return retirement.draft_retraction(sorted(spans), [row.first for row in rows], GONE)
+        return retirement.draft_retraction(sorted(spans), [row.original_id for row in rows], GONE)
 
 
 def _make_edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
