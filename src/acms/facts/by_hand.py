@@ -120,7 +120,7 @@ async def store_fact(
 def _facts_with_same_value(facts: Iterable[Fact], stated: Proposal) -> list[Fact]:
     """Return the facts that state the same value for a period in common."""
     value, period = fold_text(stated.value), stated_period(stated)
-    return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).meets(period)]
+    return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).overlaps(period)]
 
 
 def _find_exact_fact(with_same_value: Sequence[Fact], stated: Proposal, read: Iterable[Entry]) -> str:

@@ -28,7 +28,7 @@ from acms.knowledge import DOUBT
 from acms.log.encoding import is_summary, parse_entry_id
 from acms.log.in_force import Replacements, is_automatic_summary, is_sealed
 from acms.log.native_items import EXTRA_FIELDS
-from acms.log.validity import Period, label_of
+from acms.log.validity import Period, label_at_end
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece, PlacedMessage
 from acms.ports import Codec
@@ -199,13 +199,15 @@ def is_label_current(shown: str | None, period: Period, entry: Entry, moment: da
 
     An ended fact is not shown at all, and a tool call and its answer have no label.
     """
-    if entry.kind is Kind.FACT and moment is not None and period.over(moment):
+    if entry.kind is Kind.FACT and moment is not None and period.is_over(moment):
         return False
-    if shown is None or entry.group is not None or label_of(entry.content):  # its own text looks like a label
+    if (
+        shown is None or entry.group is not None or label_at_end(entry.content)
+    ):  # its own text looks like a label
         return True
     if entry.kind is Kind.FACT:
         return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
-    return label_of(shown).strip() == period.warning(moment)
+    return label_at_end(shown).strip() == period.warning(moment)
 
 
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────

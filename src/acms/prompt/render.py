@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.validity import label_of
+from acms.log.validity import label_at_end
 from acms.model import Json, Role, Source
 from acms.observability.events import (
     Event,
@@ -557,7 +557,7 @@ class _Renderer:
         changed: set[str] = set()
         for item in items:
             # A fact may carry a note of when it ends.
-            if item.truncated or item.source is Source.FACT or label_of(item.content):
+            if item.truncated or item.source is Source.FACT or label_at_end(item.content):
                 changed.add(item.id)
         if changed:
             rows = await session.storage.get(sorted(changed))

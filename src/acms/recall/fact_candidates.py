@@ -92,7 +92,7 @@ class FactIndex:
         period = self._times.get(version)
         if period is None:
             return "a newer fact has its address"
-        if self._moment is None or self._superseded or not period.over(self._moment):
+        if self._moment is None or self._superseded or not period.is_over(self._moment):
             return ""
         return f"it is over {period.label(self._moment)}; include_superseded=True shows it"
 
