@@ -308,7 +308,7 @@ async def _notify_followers(
     shared: SharedSession, writer: Writer, context: str, replaced: Sequence[Entry], delivered: Delivered
 ) -> None:
     """Notify the followers of a log: the worker, the indexes, the profile of the namespace."""
-    if delivered.asked:
+    if delivered.needs_worker:
         shared.start_worker()
     if writer.note(context, delivered):
         await writer.index(context, delivered)

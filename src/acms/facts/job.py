@@ -52,7 +52,7 @@ from acms.storage import handles
 from acms.storage.handles import LoopState
 from acms.text.markers import remove_rendered_text
 from acms.text.summary_form import RECIPE
-from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
+from acms.write.retirement import Rewrite, apply_private_setting, propagate_to_profile
 
 LONGEST_REST = 0.1
 """Seconds: a longer rest would delay the job without helping writers."""
@@ -534,7 +534,7 @@ async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
-        await follow_private(work.storage, context)
+        await apply_private_setting(work.storage, context)
         raise _BatchChanged
     head = await work.storage.head(before.context)
     if head.rewrites == before.rewrites:

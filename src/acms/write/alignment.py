@@ -403,7 +403,7 @@ class _Matching:
         for index in reversed(range(len(self.items))):
             matched, item = self.rows_of_items[index], self.items[index]
             if matched is None and following is not None:
-                between = [one for one in erased if highest[index] < one < following]
+                between = [row for row in erased if highest[index] < row < following]
                 matched = self._choose_erased(item, between, count_tokens)
                 if matched is not None:
                     self._match(index, matched)
