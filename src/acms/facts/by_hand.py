@@ -205,7 +205,7 @@ async def _append_changes(
             now=shared.clock(),
             count=shared.counter.count,
             key=key,
-            by=Origin.USER,
+            stated_by=Origin.USER,
         )
         plan = consolidation.build_drafts(await storage.get(consolidation.cited_ids))
         for decision in plan.decisions:

@@ -294,7 +294,7 @@ class SummaryRun:
                         limit=need.tokens,
                         below=sum(self.counter.count(turn.text) for turn in turns),
                         counter=self.counter,
-                        model=self.summarizer is not None,
+                        uses_model=self.summarizer is not None,
                     )
                 except ACMSError as error:
                     question.error = error
