@@ -115,7 +115,7 @@ class Worker:
     async def drain(self, *, retries: bool = False) -> None:
         """Run all jobs that are due or become due meanwhile; return when none is due, or on `stop`.
 
-        With `retries`, jobs that this worker put off are also waited for and tried again. `seconds_until_due` is set for
+        With `retries`, jobs that this worker put off are also waited for and retried. `seconds_until_due` is set for
         jobs that other workers hold or have put off: a worker that was killed does not report them.
         """
         await self._work(retries=retries)
