@@ -435,7 +435,7 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
         assert [replacements.replaced_by(version) for version in range(16)] == [
             made.replaced_by(version) for version in range(16)
         ]
-        for name in ("replacing", "shown", "retiring", "sealed"):
+        for name in ("replacing", "substitutes", "retirements", "sealed_summaries"):
             assert getattr(replacements, name) == getattr(made, name)
 
 
