@@ -61,8 +61,8 @@ async def deliver_all(storage: Any) -> None:
     """Work until nothing is to be delivered any more."""
     worker = Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02), concurrency=4)
     await worker.drain(retries=True)
-    while worker.again is not None:  # another one has put something off
-        await asyncio.sleep(worker.again)
+    while worker.seconds_until_due is not None:  # another one has put something off
+        await asyncio.sleep(worker.seconds_until_due)
         await worker.drain(retries=True)
 
 
@@ -269,7 +269,7 @@ async def test_what_is_no_address_is_refused_without_being_repeated(url: str, pr
 
 
 async def test_there_is_an_end_to_kinds_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "MOST", 2)
+    monkeypatch.setattr(webhooks, "MAX_WEBHOOKS", 2)
     async with open_storage("memory://") as storage:
         home = Webhooks(storage)
         for kinds in ([], ["gossip"]):
@@ -363,7 +363,7 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await append_drafts(storage, context, draft_message("a"))
     worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
     working = asyncio.create_task(worker.run())
-    while len(receiver.requests) < delivery.MOST_LOGS_AT_ONCE:
+    while len(receiver.requests) < delivery.MAX_LOGS_AT_ONCE:
         await asyncio.sleep(0.01)
     hang_up.set()
     while (
@@ -373,7 +373,7 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await asyncio.sleep(0.02)
     worker.stop()
     await working
-    assert len(receiver.requests) == delivery.MOST_LOGS_AT_ONCE, "who has failed is left alone for a while"
+    assert len(receiver.requests) == delivery.MAX_LOGS_AT_ONCE, "who has failed is left alone for a while"
 
 
 async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as_before(
