@@ -333,10 +333,7 @@ class ACMS(View):
         key: str | None = None,
         key_name: str = "idempotency_key",
     ) -> Draft:
-        """Return a validated draft of one message with its tokens.
-
-        In errors, `prefix` is the path of the message, and `key_name` the name under which the caller gave the key.
-        """
+        """Return a validated draft of a message; errors name it by `prefix`, its path, and its key by `key_name`."""
         config, counter = self._shared.config, self._shared.counter
         try:
             validation.require_role_first(role, content, tool_calls, tool_call_id, parts)

@@ -747,11 +747,8 @@ class _Coverage(NamedTuple):
 
 async def _read_coverage(storage: StorageBackend, context: Context) -> _Coverage:
     replacements = Replacements(await storage.read(context.id, replacing=True, deleted=True))
-    summaries = [
-        entry
-        for entry in replacements.substitutes
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE
-    ]
+    substitutes = replacements.substitutes
+    summaries = [entry for entry in substitutes if entry.kind is Kind.SUMMARY and entry.state is State.LIVE]
     return _Coverage(replacements, frozenset(entry.version for entry in summaries))
 
 
