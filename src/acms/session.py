@@ -62,7 +62,7 @@ from acms.write import sync as syncing
 from acms.write.door import check_list, message_of, plain_draft, read_drafts
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
-from acms.write.rewrite import DETECTED
+from acms.write.rewrite import MARKED_ORIGINS
 
 if TYPE_CHECKING:
     from acms.log.merges import Merged, MergeStrategy
@@ -267,7 +267,7 @@ class ACMS(View):
                 common_key = validation.validate_name(idempotency_key, "idempotency_key")
                 values["key"] = f"{common_key}:{index}"
             new_drafts, repairs = read_drafts(
-                self._draft, self._shared.config, values, f"messages[{index}]", listed=len(checked) > 1
+                self._draft, self._shared.config, values, f"messages[{index}]", in_list=len(checked) > 1
             )
             drafts += new_drafts
             notes += [(*renamed, *repairs)] * len(new_drafts)
@@ -331,21 +331,21 @@ class ACMS(View):
         privacy: str | Privacy = Privacy.ALLOW,
         origin: str | Origin | None = None,
         key: str | None = None,
-        called: str = "idempotency_key",
+        key_name: str = "idempotency_key",
     ) -> Draft:
-        """Return a validated draft of one message with its tokens; `prefix` is the path of the message in errors."""
+        """Return a validated draft of a message; errors name it by `prefix`, its path, and its key by `key_name`."""
         config, counter = self._shared.config, self._shared.counter
         try:
             validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
             role = validation.parse_choice(role, Role, "role")
             limit = validation.STRICT_PARTS if config.strict else validation.PARTS
             parts, text = validation.build_message_parts(
-                role, content, parts, tool_calls, tool_call_id, most=limit
+                role, content, parts, tool_calls, tool_call_id, max_parts=limit
             )
             privacy = validation.parse_choice(privacy, Privacy, "privacy")
             metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
             actor_id = validation.optional_name(actor_id, "actor_id")
-            key = validation.optional_name(key, called)
+            key = validation.optional_name(key, key_name)
             if config.privacy.redact_before_persist:
                 from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
 
@@ -379,7 +379,7 @@ class ACMS(View):
     def _detect_markers(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the markers found in the texts of a message, if detection is on and its origin allows it."""
         shared = self._shared
-        if not shared.config.auto_detect_markers or origin not in DETECTED:
+        if not shared.config.auto_detect_markers or origin not in MARKED_ORIGINS:
             return ()
         if parts:
             text = "\n".join([part.text for part in parts if isinstance(part, Text)])
@@ -415,7 +415,7 @@ class ACMS(View):
         The first `rewrites` of the delivered entries are edits and retractions, which have no receipt.
         """
         shared = self._shared
-        if delivered.asked:
+        if delivered.needs_worker:
             shared.start_worker()
         embedded: Embedded = "stored"
         if self._writer.note(context, delivered):
@@ -479,7 +479,7 @@ class ACMS(View):
         )
         delivered = await self._writer.post(context, request)
         if delivered is not None:
-            if delivered.asked:
+            if delivered.needs_worker:
                 shared.start_worker()
             if self._writer.note(context, delivered):
                 await self._writer.index(context, delivered)

@@ -22,7 +22,7 @@ from acms.errors import (
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy, validation
-from acms.log.known import Known, hash_sensitive_key
+from acms.log.known import KnownMessages, hash_sensitive_key
 from acms.log.read import find_entry, replacements_at, version_of
 from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
@@ -80,7 +80,7 @@ class _Here:
 
     embedding: Embedding | None = None
     creating: asyncio.Future[str] | None = None
-    known: Known = field(default_factory=Known)
+    known: KnownMessages = field(default_factory=KnownMessages)
     listed: dict[bytes, tuple[Any, ...]] = field(default_factory=dict)
     #: Renders that are being written to their log.
     renders: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -153,8 +153,8 @@ class SharedSession:
         return found
 
     @property
-    def known(self) -> Known:
-        """Its messages, for those who name one by their own key or hand over a whole list."""
+    def known(self) -> KnownMessages:
+        """The messages of its log, to find one by the caller's key and to recognize the messages of a synced list."""
         return self._loops.here().known
 
     @property
@@ -362,8 +362,8 @@ class SharedSession:
         if entry is not None:
             return entry
         await self.known.catch_up(self.storage, context)
-        row = self.known.under(name) or self.known.under(hash_sensitive_key(name))
-        entry = None if row is None else await find_entry(self.storage, context, at, row.first)
+        row = self.known.find_by_key(name) or self.known.find_by_key(hash_sensitive_key(name))
+        entry = None if row is None else await find_entry(self.storage, context, at, row.original_id)
         if entry is None:
             raise self.no_entry(name)
         if newest:

@@ -181,7 +181,7 @@ class View:
             floor=config.current_episode_budget_pct,
             namespace=self._namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
-            limit=None if limit is None else validation.validate_integer(limit, "limit", least=1),
+            limit=None if limit is None else validation.validate_integer(limit, "limit", minimum=1),
             include_superseded=bool(include_superseded),
             only_relevant=bool(relevant_only),
         )
@@ -325,7 +325,7 @@ class View:
         them, a past version has none, and erasing an entry deletes its renders in the whole fork tree. `after` is the
         id of the last one of the previous page.
         """
-        limit = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
+        limit = validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE)
         return [] if self.ends_at is not None else await self._renders().page(limit, after)
 
     async def sent(self, id: str, *, against: str | None = None) -> RenderDetails:
@@ -411,7 +411,7 @@ class View:
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
         shared = self._shared
-        limit = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
+        limit = validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE)
         after = validation.validate_integer(after, "after")
         context = await self._find()
         if context is None:

@@ -26,7 +26,7 @@ from acms import (
     ValidationError,
     open_storage,
 )
-from acms.log.in_force import is_record
+from acms.log.in_force import is_merge_record
 from acms.log.merges import MergeStrategy
 from acms.model import Draft
 from acms.storage import append_rules
@@ -88,7 +88,7 @@ async def test_what_the_other_side_said_comes_in_its_order_with_all_that_is_know
             assert getattr(copy, name) == getattr(original, name)
     assert (await ours.get("k")).id == copies[0].id
     record = (await read_entries(ours))[-1]
-    assert is_record(record)
+    assert is_merge_record(record)
     assert (record.version, record.data["session"], record.data["version"]) == (done.version, "theirs", 6)
     assert await read_entries(theirs) == before
     await sound(storage, await ours.context_id() or "")

@@ -58,9 +58,7 @@ OTHERWISE = {
     """,
 }
 #: Names that are still to be changed. This list only shrinks.
-STILL = {
-    "stale": "log.in_force.Stale",
-}
+STILL: dict[str, str] = {}
 
 
 def _words_of_name(name: str) -> set[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from acms import ACMS, JobState, SessionNotFoundError, State, ValidationError, open_storage
 from acms.events import follow, pages
-from acms.events.cursor import FOLLOWED, Cursor
+from acms.events.cursor import MAX_UNFINISHED, Cursor
 from acms.events.follow import Followed
 from acms.jobs import requests
 from acms.model import Done, Failed, JobDraft, JobQuery, Retry
@@ -151,7 +151,7 @@ async def test_a_job_that_is_done_is_told_after_what_it_appended_on_every_store(
 async def test_what_happens_is_told_as_it_happens_and_the_end_of_the_log_ends_it(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LOOKS", (0.02, 0.05))
+    monkeypatch.setattr(follow, "POLL_SECONDS", (0.02, 0.05))
     async with ACMS("user_123", storage, None) as session:
         await session.ingest("user", "first")
         seen: list[str] = []
@@ -200,11 +200,11 @@ def test_a_cursor_reads_back_as_it_was_written(version: int, job: int | None, kn
 async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
     async with open_storage("memory://") as storage:
         context = await create_log(storage)
-        jobs = tuple([JobDraft(kind="k", dedupe=str(n)) for n in range(3 * FOLLOWED)])
+        jobs = tuple([JobDraft(kind="k", dedupe=str(n)) for n in range(3 * MAX_UNFINISHED)])
         await append_drafts(storage, context, jobs=jobs)
         found = await follow_log(storage, context.id)
         assert len(found) == len(jobs)
-        assert len(Cursor.read(found[-1].cursor).unfinished) == FOLLOWED
+        assert len(Cursor.read(found[-1].cursor).unfinished) == MAX_UNFINISHED
         assert await follow_log(storage, context.id, found[-1].cursor) == []
 
 

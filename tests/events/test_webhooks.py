@@ -28,7 +28,7 @@ from acms import (
 )
 from acms.errors import StorageUnavailableError
 from acms.events import delivery, webhooks
-from acms.events.delivery import WAITS, Delivery
+from acms.events.delivery import RETRY_SECONDS, Delivery
 from acms.events.webhooks import KINDS, Webhooks
 from acms.jobs import requests
 from acms.jobs.worker import Worker
@@ -53,7 +53,7 @@ def receiver() -> Iterator[Receiver]:
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Webhooks count from the next append on, and waits are short."""
     monkeypatch.setattr(outbox, "FRESH", 0.0)
-    monkeypatch.setattr(delivery, "WAITS", (0.01,) * len(WAITS))
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", (0.01,) * len(RETRY_SECONDS))
     monkeypatch.setattr(delivery, "SHORTEST_WAIT", timedelta(seconds=0.01))
 
 
@@ -61,8 +61,8 @@ async def deliver_all(storage: Any) -> None:
     """Work until nothing is to be delivered any more."""
     worker = Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02), concurrency=4)
     await worker.drain(retries=True)
-    while worker.again is not None:  # another one has put something off
-        await asyncio.sleep(worker.again)
+    while worker.seconds_until_due is not None:  # another one has put something off
+        await asyncio.sleep(worker.seconds_until_due)
         await worker.drain(retries=True)
 
 
@@ -176,13 +176,13 @@ async def test_what_is_given_up_is_listed_and_replayed_from_where_it_stood(
     receiver.answer = answer_status(500)
     await append_drafts(storage, context, draft_message("a"), draft_message("b"))
     await deliver_all(storage)
-    assert receiver.versions(context.id) == [1] * (len(WAITS) + 1)
+    assert receiver.versions(context.id) == [1] * (len(RETRY_SECONDS) + 1)
     (dead,) = await delivery_jobs(storage, JobState.FAILED)
     assert dead.error == "the webhook answered 500"
     assert dead.payload["webhook"] == id
     await append_drafts(storage, context, draft_message("c"))  # one more attempt, and no more
     await deliver_all(storage)
-    assert receiver.versions(context.id) == [1] * (len(WAITS) + 2)
+    assert receiver.versions(context.id) == [1] * (len(RETRY_SECONDS) + 2)
     receiver.answer = OK
     del receiver.requests[:]
     assert len(await Webhooks(storage).replay(id)) == 1
@@ -224,7 +224,7 @@ async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
         assert dead.error == "the webhook: answered 302; redirects are not followed"
         assert inside.requests == []
     receiver.answer = never_answer(receiver)
-    monkeypatch.setattr(delivery, "WAITS", ())
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", ())
     seconds = delivery.ANSWER_SECONDS
     monkeypatch.setattr(delivery, "ANSWER_SECONDS", 0.2)
     await append_drafts(storage, context, draft_message("b"))
@@ -241,7 +241,7 @@ async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
 async def test_an_address_that_is_not_public_is_not_connected_to(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "WAITS", ())
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", ())
     await Webhooks(storage).add(receiver.url.replace("http:", "https:").replace("127.0.0.1", "localhost"))
     context = await create_log(storage)
     await append_drafts(storage, context, draft_message("a"))
@@ -269,7 +269,7 @@ async def test_what_is_no_address_is_refused_without_being_repeated(url: str, pr
 
 
 async def test_there_is_an_end_to_kinds_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "MOST", 2)
+    monkeypatch.setattr(webhooks, "MAX_WEBHOOKS", 2)
     async with open_storage("memory://") as storage:
         home = Webhooks(storage)
         for kinds in ([], ["gossip"]):
@@ -354,7 +354,7 @@ async def test_a_webhook_that_is_removed_is_told_nothing_more(storage: Storage, 
 async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "WAITS", (3_600.0,))
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", (3_600.0,))
     await add_webhook(storage, receiver)
     hang_up = threading.Event()
     receiver.answer = lambda handler: hang_up.wait(60)  # and say nothing
@@ -363,7 +363,7 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await append_drafts(storage, context, draft_message("a"))
     worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
     working = asyncio.create_task(worker.run())
-    while len(receiver.requests) < delivery.MOST_LOGS_AT_ONCE:
+    while len(receiver.requests) < delivery.MAX_LOGS_AT_ONCE:
         await asyncio.sleep(0.01)
     hang_up.set()
     while (
@@ -373,7 +373,7 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
         await asyncio.sleep(0.02)
     worker.stop()
     await working
-    assert len(receiver.requests) == delivery.MOST_LOGS_AT_ONCE, "who has failed is left alone for a while"
+    assert len(receiver.requests) == delivery.MAX_LOGS_AT_ONCE, "who has failed is left alone for a while"
 
 
 async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as_before(
@@ -596,7 +596,7 @@ async def test_changes_of_jobs_that_are_given_up_are_replayed_from_where_they_st
     for kind in ("a", "b"):
         await request_and_finish(storage, context, kind)
     await deliver_all(storage)
-    assert deliveries_in_order(receiver) == [("a", "done")] * (len(WAITS) + 1)
+    assert deliveries_in_order(receiver) == [("a", "done")] * (len(RETRY_SECONDS) + 1)
     receiver.answer = OK
     del receiver.requests[:]
     assert len(await Webhooks(storage).replay(id)) == 1

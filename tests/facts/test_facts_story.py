@@ -281,7 +281,7 @@ class FactsStory(RuleBasedStateMachine):
             self.run(self.store.read(self.context, kinds=(Kind.FACT,))), Replacements(replacing)
         )
         # Nothing but entries of the log puts a fact out of force: none is merely outshone by a newer one.
-        assert [one for one in found.entries if found.uncovered(one)] == found.in_force
+        assert [one for one in found.entries if found.is_unreplaced(one)] == found.active
 
     @invariant()
     def nothing_is_lost(self) -> None:

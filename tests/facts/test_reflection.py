@@ -707,7 +707,7 @@ async def test_how_much_is_read_at_a_time_changes_nothing(
                 (await fact_contents(session), [mark.content for mark in await episode_marks(session)])
             )
         monkeypatch.setattr("acms.facts.job.CHUNK", 2)
-        monkeypatch.setattr("acms.facts.job.LONG", 10)
+        monkeypatch.setattr("acms.facts.job.THREAD_MIN_CHARS", 10)
     assert found[0] == found[1]
     assert notes.read == [texts, texts]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acms import ACMS, Kind, open_storage
-from acms.log.in_force import is_record
+from acms.log.in_force import is_merge_record
 
 from ._process import finish_process, start_python
 
@@ -43,7 +43,7 @@ async def count_copies(path: Path, *, again: bool) -> tuple[int, int]:
         await theirs.close()
     return (
         sum(1 for entry in entries if entry.kind is Kind.MESSAGE and entry.sources),
-        sum(map(is_record, entries)),
+        sum(map(is_merge_record, entries)),
     )
 
 

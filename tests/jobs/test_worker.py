@@ -357,16 +357,16 @@ async def test_a_worker_with_nothing_to_do_knows_when_what_others_hold_is_due(
     context = await create_log(store)
     worker = Worker(store, {"k": append_effect}, clock=lambda: clock.now + timedelta(seconds=ahead))
     await worker.drain(retries=True)
-    assert worker.again is None
+    assert worker.seconds_until_due is None
     await enqueue_jobs(store, context, "d")
     await enqueue_jobs(store, context, "sooner, and done by others", kind="other")
     await store.claim(["k"], lease=timedelta(seconds=30))
     await store.claim(["other"], lease=timedelta(seconds=5))
     await worker.drain(retries=True)
-    assert worker.again == pytest.approx(seconds, abs=0.02)
+    assert worker.seconds_until_due == pytest.approx(seconds, abs=0.02)
     clock.advance(seconds=30)
     await worker.drain(retries=True)
-    assert (worker.again, await effect_contents(store, context)) == (None, ["d"])
+    assert (worker.seconds_until_due, await effect_contents(store, context)) == (None, ["d"])
 
 
 async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
@@ -376,7 +376,7 @@ async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
     await enqueue_jobs(store, context, *map(str, range(500)), kind="other")
     worker = Worker(store, {"k": append_effect}, config=SHORT)
     await worker.drain(retries=True)
-    assert worker.again == SHORT.lease_seconds
+    assert worker.seconds_until_due == SHORT.lease_seconds
 
 
 # ── leases ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -237,8 +237,8 @@ def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
     one = retraction_entry(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
     other = retraction_entry(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
     found = find_demotions(Replacements([one, other]))
-    assert found.of([first]) == ("v6", 6, ((5, 10), (20, 25)))
-    assert found.of([second]) == ("v4", 4, ())
+    assert found.find_demotion([first]) == ("v6", 6, ((5, 10), (20, 25)))
+    assert found.find_demotion([second]) == ("v4", 4, ())
     assert not find_demotions(Replacements([one, retraction_entry(7, 4)]))
 
 

@@ -240,7 +240,7 @@ def test_an_answer_to_a_call_that_a_summary_took_is_shown_alone(between: int, me
     replacements = log.replacements()
     read = [
         log.entries[v - 1]
-        for first, end in replacements.stretches(log.version)
+        for first, end in replacements.spans_to_read(log.version)
         for v in range(first, end + 1)
     ]
     folded = fold_atomic_groups(effective_sequence(read, replacements), whole=True)
@@ -265,7 +265,7 @@ def test_an_answer_to_a_call_that_was_cleared_is_hidden_also_behind_a_summary(be
     replacements = log.replacements()
     read = [
         log.entries[v - 1]
-        for first, end in replacements.stretches(log.version)
+        for first, end in replacements.spans_to_read(log.version)
         for v in range(first, end + 1)
     ]
     folded = fold_atomic_groups(effective_sequence(read, replacements), whole=True)
@@ -435,7 +435,7 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
         assert [replacements.replaced_by(version) for version in range(16)] == [
             made.replaced_by(version) for version in range(16)
         ]
-        for name in ("replacing", "shown", "retiring", "sealed"):
+        for name in ("replacing", "substitutes", "retirements", "sealed_summaries"):
             assert getattr(replacements, name) == getattr(made, name)
 
 

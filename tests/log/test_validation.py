@@ -158,8 +158,8 @@ def test_a_fraction_lies_between_zero_and_one(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, True, "3", None, 2**63])
 def test_a_whole_number_lies_within_its_bounds(value: Any) -> None:
-    validation_error(lambda: validation.validate_integer(value, "limit", most=10), "limit")
-    assert validation.validate_integer(10, "limit", most=10) == 10
+    validation_error(lambda: validation.validate_integer(value, "limit", maximum=10), "limit")
+    assert validation.validate_integer(10, "limit", maximum=10) == 10
 
 
 # ── times ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from acms import ContextItems, Entry, EntryNotFoundError, EpisodeBoundaryConfig, Kind, Role, Source, State
 from acms.log.facts import collect_facts as facts_of
 from acms.log.facts import valid_times
-from acms.log.in_force import Stale, find_demotions
+from acms.log.in_force import Demotions, find_demotions
 from acms.ports import TokenCounter
 from acms.recall.candidates import (
     CandidateSet,
@@ -82,7 +82,7 @@ def recall_from_log(
         return result
 
 
-def stale_in(log: Log) -> Stale:
+def stale_in(log: Log) -> Demotions:
     return find_demotions(log.replacements())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acms.facts.consolidate import ROUNDS, split_rounds
+from acms.facts.consolidate import MAX_ROUNDS, split_rounds
 from acms.ports import Proposal, Reflection, ReflectionRequest
 from acms.providers import OfflineReflector
 from tests.support.talk import ingest_texts, session_on
@@ -53,7 +53,7 @@ def test_what_cannot_be_read_divides_nothing() -> None:
 
 def test_an_answer_is_divided_into_few_parts() -> None:
     found = split_rounds([port_proposal(str(number)) for number in range(50)], [])
-    assert len(found) == ROUNDS
+    assert len(found) == MAX_ROUNDS
     assert [index for part in found for index in part] == list(range(50))
 
 

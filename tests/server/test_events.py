@@ -249,7 +249,7 @@ def test_a_key_opens_streams_as_often_as_it_may_keep_them_open_and_then_waits() 
 async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(follow, "LOOKS", (0.02, 0.05))
+    monkeypatch.setattr(follow, "POLL_SECONDS", (0.02, 0.05))
     async with (
         guarded_service("memory://", ServerConfig(auth="off")) as service,
         Client(service.url) as client,

@@ -102,7 +102,7 @@ async def assert_same_reads(cache, plain, context):
         assert [replacements.replaced_by(one.version) for one in log] == [
             made.replaced_by(one.version) for one in log
         ]
-        assert (replacements.replacing, replacements.shown, replacements.retiring) == (
+        assert (replacements.replacing, replacements.substitutes, replacements.retirements) == (
             made.replacing,
             made.shown,
             made.retiring,

@@ -96,5 +96,5 @@ class FactLog(Log):
         return {
             entry.content: [entry.content[start:end].strip() for start, end in found.spans]
             for entry in self.entries
-            if (found := known.of([entry])) is not None
+            if (found := known.find_demotion([entry])) is not None
         }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ACMSError, Entry, Kind, open_storage
-from acms.log.known import Known
+from acms.log.known import KnownMessages
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
 from acms.write.episodes import Tail
@@ -148,7 +148,7 @@ class Branch:
         storage, context = self.session.storage, await self.session.context_id()
         if context is None:
             return
-        tail, new, known = await rebuild_tail(storage, context), Known(), self.session._shared.known
+        tail, new, known = await rebuild_tail(storage, context), KnownMessages(), self.session._shared.known
         kept = (await storage.head(context)).tail
         if kept:
             assert replace(Tail.from_json(kept), asked=0) == tail
@@ -156,7 +156,7 @@ class Branch:
         await known.catch_up(storage, context)
         assert (new.rows, new._by_key) == (known.rows, known._by_key)
         if not (await storage.context(context)).lineage:
-            copy, again = await restore_log(storage, context), Known()
+            copy, again = await restore_log(storage, context), KnownMessages()
             assert await rebuild_tail(copy, context) == tail
             await again.catch_up(copy, context)
             assert again.rows == new.rows

@@ -178,7 +178,7 @@ class _Copy:
         """Compare a context with the one that the target has under its id or name, before anything is written."""
         context = await self._source.context(id)
         with limits.locate_errors(f"{id} of the source"):
-            validate_context(context, own=validation.AUDIT)
+            validate_context(context, own_name=validation.AUDIT)
         start = context.fork or 0
         last, chain = await _end_of(self._source, id)
         copy = await find_context(self._target, id, namespace=context.namespace)

@@ -180,7 +180,7 @@ async def _find_duplicate_spans(
     spans: list[Span] = []
     for key in keys:
         for name in (key, hash_sensitive_key(key)):  # a log may store a sensitive key as its hash
-            row = inherited_messages.under(name)
+            row = inherited_messages.find_by_key(name)
             if row is not None and row.version <= common:
                 spans.append((row.version, row.version))
     return spans
@@ -316,7 +316,7 @@ async def _notify_followers(
     shared: SharedSession, writer: Writer, context: str, replaced: Sequence[Entry], delivered: Delivered
 ) -> None:
     """Notify the followers of a log: the worker, the indexes, the profile of the namespace."""
-    if delivered.asked:
+    if delivered.needs_worker:
         shared.start_worker()
     if writer.note(context, delivered):
         await writer.index(context, delivered)

@@ -104,7 +104,7 @@ class Log:
         self.base_facts = FactHistory(self._select_known(self.facts), self._base_replacements)
         # Messages that this side kept in the conflicts of merges that the other side does not know.
         kept_here: set[Origin | None] = set()
-        for record in self.merges.standing:
+        for record in self.merges.effective:
             if not vector_covers(known, self.origin(record)):
                 kept_here.update(map(parse_entry_id, record.data.get(KEPT, ())))
         self.slots: dict[Origin, Slot] = {}
@@ -147,7 +147,7 @@ class Log:
 
     def is_undone(self, entry: Entry) -> bool:
         """Return whether an entry of this side came with a merge that was undone, so that it does not count."""
-        return entry.version > self.common and self.merges.took_back(entry)
+        return entry.version > self.common and self.merges.is_undone(entry)
 
     def find_retraction(self, entry: Entry) -> Entry | None:
         """Return the retraction that made an entry inactive, or None if there is none."""
@@ -499,8 +499,8 @@ class _FactMerge:
     def run(self) -> None:
         """Decide the facts that the other side added or removed since this side last saw it."""
         origin_of = self._theirs.origin
-        current = {origin_of(fact): fact for fact in self._theirs.current_facts.in_force}
-        base = {origin_of(fact): fact for fact in self._theirs.base_facts.in_force}
+        current = {origin_of(fact): fact for fact in self._theirs.current_facts.active}
+        base = {origin_of(fact): fact for fact in self._theirs.base_facts.active}
         added = [fact for origin, fact in current.items() if origin not in base]
         removed = [fact for origin, fact in base.items() if origin not in current]
         if not added and not removed:
@@ -517,7 +517,7 @@ class _FactMerge:
         """Return the addresses that hold one value at a time."""
         addresses: set[Address] = set()
         for log in (self._ours, self._theirs):
-            for fact in (*log.current_facts.in_force, *log.base_facts.in_force):
+            for fact in (*log.current_facts.active, *log.base_facts.active):
                 if fact.data.get("cardinality") == "one" and has_address(address_of(fact)):
                     addresses.add(address_of(fact))
         return addresses
@@ -635,8 +635,8 @@ class _FactMerge:
 
 def _facts_at(log: Log, address: Address) -> tuple[list[Entry], list[Entry]]:
     """Return the active facts of an address, now and as the other side last saw them."""
-    current = [fact for fact in log.current_facts.in_force if address_of(fact) == address]
-    base = [fact for fact in log.base_facts.in_force if address_of(fact) == address]
+    current = [fact for fact in log.current_facts.active if address_of(fact) == address]
+    base = [fact for fact in log.base_facts.active if address_of(fact) == address]
     return current, base
 
 
@@ -646,9 +646,9 @@ def _contents_of(facts: Iterable[Entry]) -> set[Hashable]:
 
 def _find_successor(facts: FactHistory, fact: Entry) -> Entry | None:
     """Return a fact itself if it is active, else the active fact that supersedes it, or None if it was retracted."""
-    for active in facts.in_force:
+    for active in facts.active:
         if active.version == fact.version:
             return active
-        if any(previous.version == fact.version for previous in facts.chain(active)):
+        if any(previous.version == fact.version for previous in facts.find_predecessors(active)):
             return active
     return None

@@ -123,7 +123,7 @@ class Client:
             "namespace": namespace,
             "where": None if where is None else json.dumps(where),
             "cursor": after,
-            "limit": validation.validate_integer(limit, "limit", least=1, most=validation.PAGE),
+            "limit": validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE),
         }
         body = (await self._transport.call("GET", build_api_path("contexts"), query=query)).body
         sessions = tuple(read_noun_list(ContextInfo, read_typed_field(list, body, "data")))

@@ -159,12 +159,12 @@ def _prepare_window(remote: Remote, arguments: CallArguments) -> CallArguments:
 
 
 def _prepare_history(_: Remote, arguments: CallArguments) -> CallArguments:
-    limit = validation.validate_integer(arguments["limit"], "limit", least=1, most=validation.PAGE)
+    limit = validation.validate_integer(arguments["limit"], "limit", minimum=1, maximum=validation.PAGE)
     return {"limit": limit, "cursor": validation.validate_integer(arguments["after"], "after")}
 
 
 def _prepare_renders(_: Remote, arguments: CallArguments) -> CallArguments:
-    limit = validation.validate_integer(arguments["limit"], "limit", least=1, most=validation.PAGE)
+    limit = validation.validate_integer(arguments["limit"], "limit", minimum=1, maximum=validation.PAGE)
     return {"limit": limit, "cursor": arguments["after"]}
 
 

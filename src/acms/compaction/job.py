@@ -34,7 +34,7 @@ from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
 from acms.log import in_force, read, summary_levels, trust, validation
 from acms.log import policy as policy_levels
-from acms.log.in_force import Replacements, is_record
+from acms.log.in_force import Replacements, is_merge_record
 from acms.log.policy import CompactionPolicy, merge_policy
 from acms.log.summary_levels import Level
 from acms.model import (
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 ENDED_STATES = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 MODEL_PERCENT = 70
-"""Percent of the tokens of a summary that a model is asked to fill; the rest is for details that it omits."""
+"""Percent of the tokens of a summary that a model may fill; the remaining ones are for details that it omits."""
 RENEWS = "renews"
 """Key in the data of a summary: versions of the outdated summaries that it replaces."""
 
@@ -116,7 +116,7 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
                 continue
         if all(requests.read_policy_field(job, name) == value for name, value in requested.items()):
             return job
-        if not has_ended:  # otherwise it has ended since: enqueue another
+        if not has_ended:  # a job that has ended since does not count: enqueue another
             raise ConflictError(
                 f"a compaction with other settings is under way: job {job.id}",
                 options=("ask again when it has ended", "leave the settings out: its job is returned"),
@@ -130,10 +130,10 @@ async def _wait_while_running(storage: StorageBackend, job: Job) -> None:
 
 async def read_current_job(storage: StorageBackend, id: str) -> Job:
     """Return the current state of a job; `GoneError` if it does not exist."""
-    found = (await storage.jobs(JobQuery(ids=(id,)))).items
-    if not found:
+    jobs = (await storage.jobs(JobQuery(ids=(id,)))).items
+    if not jobs:
         raise GoneError(f"job {id} does not exist")
-    return found[0]
+    return jobs[0]
 
 
 async def wait_for_compaction(
@@ -153,19 +153,20 @@ async def wait_for_compaction(
             job_id=current.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    found = await read_compactions(storage, context, None, job.id, redactor=shared.redactor)
-    return found[-1] if found else None  # an imported log may have summaries by an older job of this id
+    compactions = await read_compactions(storage, context, None, job.id, redactor=shared.redactor)
+    # The last one: an imported log may have summaries by an older job of this id.
+    return compactions[-1] if compactions else None
 
 
 async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) -> int:
     """Revert the rewrite at a version; return the version of the retraction."""
-    storage, version = shared.storage, validation.validate_integer(version, "version", least=1)
+    storage, version = shared.storage, validation.validate_integer(version, "version", minimum=1)
     while True:
         context = await shared.find()
         entry = None if context is None else await _entry_at_version(storage, context, version)
         if context is None or entry is None:
             raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
-        if is_record(entry):
+        if is_merge_record(entry):
             return await undo_merge(shared, writer, context, entry)
         if not entry.replaces:
             raise ValidationError(
@@ -190,8 +191,8 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
 async def _entry_at_version(storage: StorageBackend, context: str, version: int) -> Entry | None:
     if version < 1:
         return None
-    found = await storage.read(context, after=version - 1, before=version + 1)
-    return found[0] if found else None
+    entries = await storage.read(context, after=version - 1, before=version + 1)
+    return entries[0] if entries else None
 
 
 async def read_compactions(
@@ -234,9 +235,9 @@ async def read_compactions(
     return compactions
 
 
-def _parse_lost(found: Mapping[str, Json]) -> Lost:
-    """Parse the losses of a summary; empty for summaries from before losses were recorded."""
-    return Lost(counts=found.get("counts", {}), ids=tuple(found.get("ids", ())))
+def _parse_lost(data: Mapping[str, Json]) -> Lost:
+    """Parse the losses in the data of a summary; empty for summaries from before losses were recorded."""
+    return Lost(counts=data.get("counts", {}), ids=tuple(data.get("ids", ())))
 
 
 async def expand_summary(
@@ -280,8 +281,8 @@ class _Work:
     retention: float | None
     #: Redacts its entries.
     redactor: sinks.Redactor
-    #: Whether a model writes the summary: it may omit required details.
-    model: bool
+    #: Whether a model writes the summary: then details that it omits are added.
+    uses_model: bool
 
 
 def make_compaction_handler(
@@ -308,8 +309,8 @@ def make_compaction_handler(
         else:
             policy = CompactionPolicy(**payload["policy"])
         configured = config.privacy.mode
-        least = configured if modes is None else modes.get(context.id)
-        mode = requests.privacy_of(lease.job, configured, least)
+        minimum = configured if modes is None else modes.get(context.id)
+        mode = requests.privacy_of(lease.job, configured, minimum)
         retention = payload.get(policy_levels.RETENTION, config.retention_seconds)
         if retention is None and modes is None:  # a remote worker falls back to its own configuration
             retention = config.retention_seconds
@@ -322,7 +323,7 @@ def make_compaction_handler(
             config=config,
             retention=retention,
             redactor=sinks.create_redaction_stage(storage, mode, counter),
-            model=summarizer is not None,
+            uses_model=summarizer is not None,
         )
         return await _compact_log(work, lease)
 
@@ -343,7 +344,7 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
     choose = partial(
         _choose_stretch, entries, replacements, work, outdated, force=bool(lease.job.payload.get("force"))
     )
-    # A longer log takes milliseconds, in which the event loop must not wait.
+    # For a longer log the choice takes milliseconds, which must not block the event loop.
     stretch = await asyncio.to_thread(choose) if len(entries) > 1_000 else choose()
     if isinstance(stretch, str):
         return Done(reason=stretch)
@@ -368,7 +369,7 @@ async def _find_outdated(storage: StorageBackend, head: Head, replacements: Repl
     """
     remaining_spans: dict[str, tuple[Span, ...]] = {}
     unrenewable: set[str] = set()
-    for summary in replacements.shown:
+    for summary in replacements.substitutes:
         if summary.kind is not Kind.SUMMARY:
             continue
         changes = replacements.changes(summary)
@@ -392,15 +393,15 @@ def _choose_stretch(
     With `force`, which means that a caller requested the compaction, it may free any number of tokens. Otherwise a
     stretch that frees too little is reduced to its outdated summaries.
     """
-    found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, replacements), whole=True)
-    stretch = span.choose_stretch(found, work.policy, outdated)
+    groups = in_force.fold_atomic_groups(in_force.effective_sequence(entries, replacements), whole=True)
+    stretch = span.choose_stretch(groups, work.policy, outdated)
     if force or isinstance(stretch, str):
         return stretch
     total = max((entry.total for entry in entries), default=0)
     if span.is_worthwhile(work.policy, stretch, total):
         return stretch
     if stretch.renews:
-        return span.choose_stretch(found, work.policy, outdated, messages=False)
+        return span.choose_stretch(groups, work.policy, outdated, messages=False)
     return "the log is short enough again, or a summary would free too little"
 
 
@@ -478,9 +479,9 @@ async def _append_summary(
         if isinstance(result, Receipt):
             _emit_compacted(work, result, stretch, draft)
             return None
-        if isinstance(result, LeaseLostError | IdempotencyMismatchError) or not isinstance(
-            result, ConflictError
-        ):
+        # Of the conflicts, only a concurrent rewrite is worth another attempt.
+        is_final = isinstance(result, LeaseLostError | IdempotencyMismatchError)
+        if is_final or not isinstance(result, ConflictError):
             raise result
         previous_rewrites = head.rewrites
         head = await storage.head(context)
@@ -530,7 +531,7 @@ async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[En
         limit=stretch.limit,
         below=max(stretch.tokens, stretch.limit + 1),  # a renewed summary may keep its length
         counter=work.counter,
-        model=work.model,
+        uses_model=work.uses_model,
     )
 
 
@@ -555,7 +556,7 @@ async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
                 limit=limit,
                 below=tokens,
                 counter=work.counter,
-                model=work.model,
+                uses_model=work.uses_model,
             )
         except ProviderError:
             request = SummaryRequest(turns=turns, max_tokens=limit, counter=work.counter)
@@ -583,18 +584,18 @@ async def shorten_turns(
     limit: int,
     below: int,
     counter: TokenCounter,
-    model: bool,
+    uses_model: bool,
 ) -> tuple[str, float]:
     """Summarise turns in at most `limit` tokens; return the summary, and the share of their characters that was read.
 
-    A summarizer with a limited window receives parts of the turns, and then the summaries of these parts. A `model` is
-    asked for `MODEL_PERCENT` of the tokens, and details that it omits are added as far as they fit. `ProviderError` is
-    raised if the summarizer fails, or returns no text or one of `below` tokens or more.
+    A summarizer with a limited window receives parts of the turns, and then the summaries of these parts. With
+    `uses_model`, the summarizer is asked for `MODEL_PERCENT` of the tokens, and details that it omits are added as far
+    as they fit. `ProviderError` is raised if the summarizer fails, or returns no text or one of `below` tokens or more.
     """
     call = _Call(summarizer, counter)
     if not turns:
         raise call.error("there is no text to summarise", retryable=False)
-    requested = limit * MODEL_PERCENT // 100 if model else limit
+    requested = limit * MODEL_PERCENT // 100 if uses_model else limit
     parts = await call.split(turns, requested)
     coverage = sum(map(_count_characters, parts)) / _count_characters(turns)
     source = turns
@@ -603,7 +604,7 @@ async def shorten_turns(
         text = "\n".join(texts)
         if len(texts) == 1 or counter.count(text) <= requested:
             break
-        if len(text) >= _count_characters(source):
+        if len(text) >= _count_characters(source):  # another round would not end
             raise call.error("its summaries are no shorter than what it read")
         source = [
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
@@ -612,7 +613,7 @@ async def shorten_turns(
         parts = await call.split(source, requested)
     if counter.count(text) >= below:
         raise call.error("its summary is no shorter than what it read")
-    if model:
+    if uses_model:
         text = await asyncio.to_thread(span.complete_summary, text, turns, limit, counter.count)
     if not text:
         raise call.error("nothing of its summary fits")

@@ -16,7 +16,7 @@ from acms.compaction import span
 from acms.log import in_force, read, trust
 from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
 from acms.log.foreign import EXTRA_FIELDS
-from acms.log.known import KEY
+from acms.log.known import COMPACTION_KEY_SUFFIX
 from acms.log.validation import canonical_text
 from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
 from acms.nouns import episode_id
@@ -146,7 +146,7 @@ async def _build_summary(
         content=text,
         parts=(Text(text), *items) if text else items,
         tokens=shared.counter.count(text),
-        key=None if message.key is None else message.key + KEY,
+        key=None if message.key is None else message.key + COMPACTION_KEY_SUFFIX,
         origin=Origin.DERIVED,
     )
     if message.key is not None:
@@ -154,7 +154,7 @@ async def _build_summary(
             if stored.key == summary.key:
                 return replace(summary, replaces=stored.replaces, covers=stored.covers, data=stored.data)
         await shared.known.catch_up(storage, context)
-        if shared.known.under(message.key) is not None:
+        if shared.known.find_by_key(message.key) is not None:
             return None  # it was stored when there were no entries to replace
     replacements = await read.replacements_at(storage, context, head, head.version)
     entries = await read.read_stretches(storage, context, replacements, head.version)

@@ -179,8 +179,8 @@ class ACS:
         self._profile: Profile = profile
         self._order: Literal["selection", "lod"] = order
         self._privacy = validation.parse_choice(privacy, Privacy, "privacy")
-        self._top_k = validation.validate_integer(top_k, "top_k", least=1, most=recovery.MAX_TOP_K)
-        self._max_attempts = validation.validate_integer(max_attempts, "max_attempts", least=1, most=10)
+        self._top_k = validation.validate_integer(top_k, "top_k", minimum=1, maximum=recovery.MAX_TOP_K)
+        self._max_attempts = validation.validate_integer(max_attempts, "max_attempts", minimum=1, maximum=10)
         sessions = self._sessions()
         counter = token_counter
         if counter is None:
@@ -213,7 +213,7 @@ class ACS:
         """
         began = asyncio.get_running_loop().time()
         parsed = RenderRequest.of(request, lenient=lenient)
-        attempt = validation.validate_integer(attempt, "attempt", least=1, most=self._max_attempts)
+        attempt = validation.validate_integer(attempt, "attempt", minimum=1, maximum=self._max_attempts)
         chosen_action = None if action is None else Action.of(action)
         mode = strictest_mode(parsed.privacy, self._privacy)
         cached_keys = parse_cache_keys(cache)

@@ -21,7 +21,7 @@ from acms.log import trust, validation
 from acms.log.in_force import preview_text
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, read_active_sequence, valid_times_at
-from acms.log.validity import Labels, attach_label, label_of
+from acms.log.validity import Labels, attach_label, label_at_end
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Origin as Trust
 from acms.model import Source as Origin
@@ -133,7 +133,7 @@ class Memory:
                 if candidate is not None:
                     yield candidate
             for row in rows.values():
-                yield self._message_candidate(row, labels.of(row))
+                yield self._message_candidate(row, labels.label_of_entry(row))
 
         size = _estimate_characters(whole_log) + _estimate_characters(further_entries.values())
         return await off_loop(lambda: _collect_candidates(build()), size)
@@ -153,13 +153,13 @@ class Memory:
 
         def build() -> Iterator[Candidate]:
             for row in marks:
-                yield self._episode_candidate(row, labels.of(row))
+                yield self._episode_candidate(row, labels.label_of_entry(row))
             for item, row in foreign.items:
                 candidate = self._item_candidate(item, row, source=Layer.L4)
                 if candidate is not None:
                     yield candidate
             for row, score in foreign.marks:
-                yield self._episode_candidate(row, foreign.labels[row.context].of(row), score)
+                yield self._episode_candidate(row, foreign.labels[row.context].label_of_entry(row), score)
 
         rows = [*marks, *(row for _, row in foreign.items), *(row for row, _ in foreign.marks)]
         return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(rows))
@@ -375,7 +375,7 @@ def _collect_candidates(candidates: Iterable[Candidate]) -> Collected:
 
 def _label_in(content: str, row: Entry) -> str:
     """Return the label that was added to an entry's text, with the space before it, or an empty string."""
-    label = label_of(content)
+    label = label_at_end(content)
     return "" if row.content.endswith(label) else label
 
 
@@ -387,7 +387,7 @@ def _build_variants(text: str, lod: Lod) -> tuple[Variant, ...]:
     """Return shorter renditions of a long text: its first line and its first sentences, each with the label."""
     if len(text) < 4 * TITLE_CHARS or lod is Lod.MACRO:
         return ()
-    label = label_of(text)
+    label = label_at_end(text)
     text = text.removesuffix(label)
     title = Variant(lod=Lod.MACRO, text=preview_text(text, TITLE_CHARS) + label, cost_tokens=0)
     if lod is Lod.MICRO:

@@ -18,7 +18,7 @@ from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNo
 from acms.facts.statements import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
-from acms.log.in_force import Replacements, is_record
+from acms.log.in_force import Replacements, is_merge_record
 from acms.log.known import hash_sensitive_key
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, source_spans
@@ -605,7 +605,7 @@ async def _iter_derived_links(storage: StorageBackend, context: Context) -> Asyn
     async for entry in _iter_own_entries(storage, context, kinds=(Kind.MESSAGE,), replacing=True):
         yield _link_of_entry(context, entry)
     async for record in _iter_own_entries(storage, context, kinds=(Kind.RETRACTION,)):
-        if not is_record(record):
+        if not is_merge_record(record):
             continue
         for entry in await storage.read(
             context.id, after=record.batch - 1, at=record.version, kinds=(Kind.MESSAGE,), deleted=True
@@ -749,7 +749,7 @@ class _Coverage(NamedTuple):
 
 async def _read_coverage(storage: StorageBackend, context: Context) -> _Coverage:
     replacements = Replacements(await storage.read(context.id, replacing=True, deleted=True))
-    live_entries = [entry for entry in replacements.shown if entry.state is State.LIVE]
+    live_entries = [entry for entry in replacements.substitutes if entry.state is State.LIVE]
     summaries = frozenset(entry.version for entry in live_entries if entry.kind is Kind.SUMMARY)
     return _Coverage(replacements, summaries)
 

@@ -16,21 +16,24 @@ from acms.model import Job, JobState
 
 __all__ = ["Cursor"]
 
-FOLLOWED = 64
-"""Jobs that are not done of which a cursor knows how they stand; older ones are not followed any more."""
+MAX_UNFINISHED = 64
+"""Maximum number of unfinished jobs whose states a cursor holds; changes of older ones are no longer reported."""
 _LETTERS = {JobState.READY: "w", JobState.RUNNING: "r", JobState.FAILED: "f", JobState.CANCELLED: "c"}
 _STATES = {letter: state for state, letter in _LETTERS.items()}
 _JOB = r"\.([0-9]{1,18})([wrfc])([0-9]{1,9})"
-_TEXT = re.compile(rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB}){{0,{FOLLOWED}}}))?")
+_TEXT = re.compile(rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB}){{0,{MAX_UNFINISHED}}}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """A place in the events of a log; as text `42`, or `42-17.12r3` when it knows of jobs too."""
+    """A position in the events of a log.
+
+    As text it is `42`, a version, or `42-17.12r3`: also the highest job number 17, and job 12 running in attempt 3.
+    """
 
     #: Entries up to this version were sent.
     version: int = 0
-    #: Highest number of a job that was sent; None before the first look at jobs.
+    #: Highest number of a job that was sent; None before jobs were read for the first time.
     job: int | None = None
     #: State and attempt of the unfinished jobs when they were last sent, by number.
     unfinished: Mapping[int, tuple[JobState, int]] = field(default_factory=dict[int, tuple[JobState, int]])
@@ -38,18 +41,19 @@ class Cursor:
     @classmethod
     def read(cls, text: str | int) -> Self:
         """Parse a cursor, or a version alone; `ValidationError` for anything else."""
-        found = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
-        if found is None:
+        match = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
+        if match is None:
             raise ValidationError(
                 "is no cursor of events",
                 field="after",
                 options=("the cursor of the last event that was seen", "a version of the log"),
             )
-        known = {
+        unfinished = {
             int(number): (_STATES[letter], int(attempt))
-            for number, letter, attempt in re.findall(_JOB, found[3] or "")
+            for number, letter, attempt in re.findall(_JOB, match[3] or "")
         }
-        return cls(version=int(found[1]), job=None if found[2] is None else int(found[2]), unfinished=known)
+        job = None if match[2] is None else int(match[2])
+        return cls(version=int(match[1]), job=job, unfinished=unfinished)
 
     def __str__(self) -> str:
         if self.job is None:
@@ -59,25 +63,25 @@ class Cursor:
         )
         return f"{self.version}-{self.job}{''.join(jobs)}"
 
-    def at(self, version: int) -> Cursor:
-        """Return the cursor behind an entry."""
+    def after_entry(self, version: int) -> Cursor:
+        """Return the cursor after the entry at a version was sent."""
         return Cursor(version=version, job=self.job, unfinished=self.unfinished)
 
-    def behind(self, job: Job) -> Cursor:
+    def after_job(self, job: Job) -> Cursor:
         """Return the cursor after a job's current state was sent."""
         number, unfinished = int(job.id), dict(self.unfinished)
         unfinished.pop(number, None)
-        if job.state in _LETTERS:
+        if job.state in _LETTERS:  # a job that is done does not change again
             unfinished[number] = job.state, job.attempt
-        newest = {key: unfinished[key] for key in sorted(unfinished)[-FOLLOWED:]}
+        newest = {key: unfinished[key] for key in sorted(unfinished)[-MAX_UNFINISHED:]}
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=newest)
 
-    def upto(self, number: int) -> Cursor:
+    def after_jobs_upto(self, number: int) -> Cursor:
         """Return the cursor after every job up to a number was sent."""
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=self.unfinished)
 
-    def knows(self, job: Job) -> bool:
-        """Return whether a job's current state was sent, or the job is not followed."""
+    def has_sent(self, job: Job) -> bool:
+        """Return whether the current state of a job was sent, or its changes are no longer reported."""
         number = int(job.id)
         state = self.unfinished.get(number)
         if state is None:

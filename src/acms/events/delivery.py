@@ -52,18 +52,18 @@ from acms.storage.outbox import JOB
 
 __all__ = ["Delivery", "try_finish_delivery"]
 
-WAITS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
-"""Seconds before the next attempt, after each that failed; after the last one the delivery is given up."""
+RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
+"""Seconds to wait after each failed attempt; if one fails after the last wait, the delivery is given up."""
 ANSWER_SECONDS = 10.0
-"""In which a webhook must answer."""
-MOST_LOGS_AT_ONCE = 2
-"""Logs that are delivered to one webhook at a time in one process: a slow one does not keep others waiting."""
+"""Seconds in which a webhook must answer."""
+MAX_LOGS_AT_ONCE = 2
+"""Maximum logs that one process delivers to one webhook at a time: a slow webhook must not take all slots."""
 SHORTEST_WAIT = timedelta(seconds=1)
-"""Before the next attempt of a job that has to wait for others."""
+"""Wait before the next attempt of a job that has to let others finish first."""
 LONGEST_WAIT = timedelta(minutes=1)
-"""Before the next look at unfinished jobs of which none is due earlier."""
-MOST_SHORT_WAITS = 15
-"""Shortest waits between two looks at unfinished jobs, whatever the attempt."""
+"""Maximum wait before unfinished jobs are read again, if none is due earlier."""
+MAX_SHORT_WAITS = 15
+"""Maximum of `SHORTEST_WAIT`s between two reads of unfinished jobs; the number grows with the attempts."""
 
 
 class _Task(NamedTuple):
@@ -91,30 +91,30 @@ class Delivery:
         self._elapsed = elapsed
         self._fraction = fraction
         self._busy: Counter[str] = Counter()
-        #: By webhook id: until when nothing is sent to it after a failed attempt, whatever the log.
-        self._rests: dict[str, float] = {}
+        #: By webhook id: the time until which nothing is sent to it after a failed attempt, for any log.
+        self._paused_until: dict[str, float] = {}
 
     async def __call__(self, storage: StorageBackend, lease: Lease) -> Outcome:
         """Deliver a log to a webhook up to its end; the handler of a job."""
         webhooks, id = Webhooks(storage), str(lease.job.payload["webhook"])
-        found = await webhooks.find(id)
-        if found is None:
+        webhook_and_secret = await webhooks.find(id)
+        if webhook_and_secret is None:
             return Done(reason="the webhook was removed")
         context = await storage.context(lease.job.context)
         if context.deleted_at is not None:
             return Failed(error="the session was deleted", cancelled=True)
-        if self._busy[id] >= MOST_LOGS_AT_ONCE:
-            # Later each time, as many may wait.
+        if self._busy[id] >= MAX_LOGS_AT_ONCE:
+            # Each attempt waits longer, because many logs may wait for the same webhook.
             later = self._clock() + SHORTEST_WAIT * min(lease.attempt, 30)
             return Retry(error="others are delivered to this webhook", not_before=later)
-        rest = self._rests.get(id, 0.0) - self._elapsed()
-        if rest > 0:
-            later = self._clock() + timedelta(seconds=rest)
+        pause = self._paused_until.get(id, 0.0) - self._elapsed()
+        if pause > 0:
+            later = self._clock() + timedelta(seconds=pause)
             return Retry(error="the webhook did not answer as it should", not_before=later)
         self._busy[id] += 1
         deliver = self._report_job_changes if delivers_job_changes(lease.job) else self._deliver_entries
         try:
-            return await deliver(_Task(storage, lease, webhooks, context, *found))
+            return await deliver(_Task(storage, lease, webhooks, context, *webhook_and_secret))
         finally:
             self._busy[id] -= 1
 
@@ -123,7 +123,7 @@ class Delivery:
         storage, lease, webhooks, context, webhook, secret = task
         progress = await webhooks.progress(webhook.id, context.id)
         if progress is None:
-            # Stored before anything is sent: a job that succeeds this one would start at a later version.
+            # Stored before anything is sent: if this job is given up, the next one must not start at a later version.
             progress = Progress(version=_read_start_version(lease))
             await webhooks.keep(webhook.id, context.id, progress)
         async with _make_endpoint(webhook) as endpoint:
@@ -142,7 +142,7 @@ class Delivery:
                     continue
                 for entry in entries:
                     try:
-                        await endpoint.notify(*self._entry(context, entry, secret))
+                        await endpoint.notify(*self._build_entry_message(context, entry, secret))
                     except ProviderError as error:
                         failed = Progress(version=progress.version, failures=progress.failures + 1)
                         await webhooks.keep(webhook.id, context.id, failed)
@@ -160,7 +160,7 @@ class Delivery:
         progress_key = progress_key_of(lease.job)
         progress = await webhooks.progress(webhook.id, progress_key)
         if progress is None:
-            # Stored before anything is sent: a job that succeeds this one would compute a later start.
+            # Stored before anything is sent: if this job is given up, the next one must not start later.
             progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
             await webhooks.keep(webhook.id, progress_key, progress)
         cursor = Cursor.read(progress.jobs)
@@ -173,25 +173,25 @@ class Delivery:
         async with _make_endpoint(webhook) as endpoint:
             for job in jobs:
                 try:
-                    await endpoint.notify(*self._job(context, job, secret))
+                    await endpoint.notify(*self._build_job_message(context, job, secret))
                 except ProviderError as error:
                     failed = Progress(version=0, failures=progress.failures + 1, jobs=str(cursor))
                     await webhooks.keep(webhook.id, progress_key, failed)
                     return self._schedule_retry(webhook.id, failed.failures, error)
-                cursor = cursor.behind(job)
+                cursor = cursor.after_job(job)
                 progress = Progress(version=0, jobs=str(cursor))
                 await webhooks.keep(webhook.id, progress_key, progress)
         # Jobs that deliver webhooks are not reported: move the cursor past them too.
-        end = cursor.upto(highest)
+        end = cursor.after_jobs_upto(highest)
         if end != cursor:
             await webhooks.keep(webhook.id, progress_key, Progress(version=0, jobs=str(end)))
         return await self._retry_while_jobs_run(storage, lease)
 
     def _yield_to_siblings(self, siblings: Sequence[Job], lease: Lease) -> Done | Retry | None:
         """Return how a reporting job ends or waits because of other delivery jobs, or None if it may report now."""
-        if any(delivers_job_changes(one) and int(one.id) > int(lease.job.id) for one in siblings):
+        if any(delivers_job_changes(job) and int(job.id) > int(lease.job.id) for job in siblings):
             return Done(reason="a newer job reports the changes")
-        if any(not delivers_job_changes(one) or one.state is JobState.RUNNING for one in siblings):
+        if any(not delivers_job_changes(job) or job.state is JobState.RUNNING for job in siblings):
             later = self._clock() + SHORTEST_WAIT
             return Retry(
                 error="entries, or changes that another job is sending, are delivered first", not_before=later
@@ -199,10 +199,10 @@ class Delivery:
         return None
 
     async def _retry_while_jobs_run(self, storage: StorageBackend, lease: Lease) -> Outcome:
-        """Return when to look at the jobs again, or `Done` if none is unfinished.
+        """Return a retry at the time when the jobs are read again, or `Done` if none is unfinished.
 
-        That is when the first of them is due, but at most a minute from now, and at least one second for each attempt
-        so far (15 at most), so that it does not spin.
+        They are read again when the first of them is due, but in at most a minute, and not before one second for each
+        attempt so far (15 at most), which prevents a busy loop.
         """
         unfinished = [
             job for job in await list_unfinished_jobs(storage, lease.job.context) if job.kind != WEBHOOK
@@ -210,19 +210,21 @@ class Delivery:
         if not unfinished:
             return Done()
         now = self._clock()
-        earliest = now + SHORTEST_WAIT * min(lease.attempt, MOST_SHORT_WAITS)
+        earliest = now + SHORTEST_WAIT * min(lease.attempt, MAX_SHORT_WAITS)
         due = min(job.not_before if job.state is JobState.READY else now for job in unfinished)
         next_look = max(earliest, min(due, now + LONGEST_WAIT))
-        # Reported as a retry: a job that is not done has no other way to wait.
+        # A retry is the only way in which an unfinished job can wait.
         return Retry(error="it reports changes of jobs that are not finished", not_before=next_look)
 
-    def _entry(self, context: Context, entry: Entry, secret: str) -> tuple[bytes, dict[str, str]]:
+    def _build_entry_message(
+        self, context: Context, entry: Entry, secret: str
+    ) -> tuple[bytes, dict[str, str]]:
         """Return the body of the message for an entry, and its header fields."""
-        about = {"role": entry.role, "version": entry.version, "position": entry.position}
-        data = {**_identify_log(context), "id": entry.id, "kind": entry.kind, **about}
-        return self._message(entry.id, f"{entry.kind}.appended", entry.created_at, data, secret)
+        attributes = {"role": entry.role, "version": entry.version, "position": entry.position}
+        data = {**_identify_log(context), "id": entry.id, "kind": entry.kind, **attributes}
+        return self._build_message(entry.id, f"{entry.kind}.appended", entry.created_at, data, secret)
 
-    def _job(self, context: Context, job: Job, secret: str) -> tuple[bytes, dict[str, str]]:
+    def _build_job_message(self, context: Context, job: Job, secret: str) -> tuple[bytes, dict[str, str]]:
         """Return the body of the message for a job in its current state, and its header fields."""
         data = {
             **_identify_log(context),
@@ -232,9 +234,9 @@ class Delivery:
             "attempt": job.attempt,
         }
         id = f"{JOB}_{job.id}_{job.attempt}_{job.state}"
-        return self._message(id, f"{JOB}.{job.state}", job.updated_at, data, secret)
+        return self._build_message(id, f"{JOB}.{job.state}", job.updated_at, data, secret)
 
-    def _message(
+    def _build_message(
         self, id: str, type: str, when: datetime, data: Mapping[str, Json], secret: str
     ) -> tuple[bytes, dict[str, str]]:
         """Return the body of a message, and its header fields."""
@@ -243,18 +245,19 @@ class Delivery:
         return content, sign_request(secret, id, int(self._clock().timestamp()), content)
 
     def _schedule_retry(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
-        """Return when an attempt that failed is followed by the next one; `Failed` after the last."""
-        if failures > len(WAITS):
+        """Return a retry after a failed attempt and pause the webhook, or return `Failed` after the last attempt."""
+        if failures > len(RETRY_SECONDS):
             return Failed(error=str(error))
-        seconds = WAITS[failures - 1] * (0.8 + 0.4 * self._fraction())
+        seconds = RETRY_SECONDS[failures - 1] * (0.8 + 0.4 * self._fraction())  # spread by 20 percent
         if error.retry_after is not None:
-            seconds = max(seconds, min(error.retry_after, WAITS[-1]))
-        self._rests[id] = self._elapsed() + min(seconds, WAITS[0])
+            seconds = max(seconds, min(error.retry_after, RETRY_SECONDS[-1]))
+        # Other logs may try the same webhook sooner than this one.
+        self._paused_until[id] = self._elapsed() + min(seconds, RETRY_SECONDS[0])
         return Retry(error=str(error), not_before=self._clock() + timedelta(seconds=seconds))
 
 
 def _read_start_version(lease: Lease) -> int:
-    """Return the version after which delivery begins: 0, for the whole log, if the job does not say."""
+    """Return the version after which delivery begins, by default 0 for the whole log."""
     after = lease.job.payload.get("after", 0)
     return after if isinstance(after, int) else 0
 
@@ -270,12 +273,13 @@ def _identify_log(context: Context) -> dict[str, Json]:
 
 async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]:
     """Return the other unfinished jobs that deliver the same log to the same webhook."""
-    own, webhook = lease.job, lease.job.payload["webhook"]
-    found = await list_unfinished_jobs(storage, own.context)
-    return [
-        job for job in found
-        if job.kind == WEBHOOK and job.id != own.id and job.payload.get("webhook") == webhook
-    ]  # fmt: skip
+    own_job, webhook = lease.job, lease.job.payload["webhook"]
+    siblings: list[Job] = []
+    for job in await list_unfinished_jobs(storage, own_job.context):
+        is_same_webhook = job.kind == WEBHOOK and job.payload.get("webhook") == webhook
+        if is_same_webhook and job.id != own_job.id:
+            siblings.append(job)
+    return siblings
 
 
 async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
@@ -285,22 +289,22 @@ async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
         lease.job,
         *[job for job in await _list_sibling_jobs(storage, lease) if delivers_job_changes(job)],
     ]
-    # One commit may have written the request a little after the changes that it reports.
+    # The commit that wrote the request may have written the changes it reports a little earlier.
     since = min(job.created_at for job in requests) - SHORTEST_WAIT
     page = await storage.jobs(JobQuery(context=context, limit=PAGE))
-    known = {
+    jobs_by_id = {
         job.id: job
         for job in [*page.items, *await list_unfinished_jobs(storage, context)]
         if job.kind != WEBHOOK
     }
-    old = [job for job in known.values() if job.updated_at < since]
+    unchanged = [job for job in jobs_by_id.values() if job.updated_at < since]
     cursor = Cursor(job=0)
-    for job in old:
-        cursor = cursor.behind(job)
-    for job in known.values():
-        if job not in old and int(job.id) < (cursor.job or 0):
-            # It changed meanwhile, and is to be reported: the cursor gets a state that no real job has.
-            cursor = cursor.behind(replace(job, state=JobState.RUNNING, attempt=0))
+    for job in unchanged:
+        cursor = cursor.after_job(job)
+    for job in jobs_by_id.values():
+        if job not in unchanged and int(job.id) < (cursor.job or 0):
+            # The job has changed since and must be reported: the cursor gets a state that no real job has.
+            cursor = cursor.after_job(replace(job, state=JobState.RUNNING, attempt=0))
     return cursor
 
 

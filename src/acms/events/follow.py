@@ -18,8 +18,8 @@ from acms.storage import handles
 
 __all__ = ["Followed", "changed_jobs", "list_unfinished_jobs", "parse_cursor", "session_events"]
 
-LOOKS = (0.1, 1.0)
-"""Seconds between two looks at a log in which nothing happens, at first and at most."""
+POLL_SECONDS = (0.1, 1.0)
+"""Initial and maximum seconds between two reads of a log in which nothing happens."""
 HEARTBEAT = 15.0
 """Seconds after which a reader gets a heartbeat when there are no events."""
 
@@ -40,9 +40,9 @@ async def parse_cursor(storage: StorageBackend, context: str, after: str | int) 
 
 
 async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) -> tuple[list[Job], int]:
-    """Return the jobs that changed since a cursor, oldest first, and the highest number there is.
+    """Return the jobs that changed since a cursor, oldest first, and the highest job number of the log.
 
-    Those that deliver webhooks are left out.
+    Jobs that deliver webhooks are left out.
     """
     if cursor.job is None:  # a reader without a cursor for jobs begins with those that are not finished
         newest = await storage.jobs(JobQuery(context=context, limit=1))
@@ -56,7 +56,7 @@ async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) ->
         missing = tuple([str(number) for number in cursor.unfinished if str(number) not in listed])
         if missing:
             jobs += (await storage.jobs(JobQuery(ids=missing))).items
-    changed = [job for job in jobs if not cursor.knows(job) and job.kind != WEBHOOK]
+    changed = [job for job in jobs if not cursor.has_sent(job) and job.kind != WEBHOOK]
     return sorted(changed, key=lambda job: int(job.id)), highest
 
 
@@ -106,7 +106,7 @@ class Followed:
         self._ended = ended
         #: The page of the last entry; None before the first.
         self.page: Page | None = None
-        #: Entries of the next page at most: the first ones are short, as a client may take no more of them.
+        #: Maximum entries of the next page. The first pages are short, because a client may read no more than these.
         self._limit = 1
 
     async def events(self, *, follow: bool = True) -> AsyncGenerator[LogEvent | None]:
@@ -115,30 +115,30 @@ class Followed:
         Yields None when it has caught up: once at first, and then every `HEARTBEAT` seconds without an event.
         With `follow=False` it ends where the log does. `SessionNotFoundError` once the log is deleted.
         """
-        with handles.listen_for_appends(self._handle, self._context) as heard:
-            pause, quiet = LOOKS[0], HEARTBEAT
+        with handles.listen_for_appends(self._handle, self._context) as appended:
+            pause, quiet_seconds = POLL_SECONDS[0], HEARTBEAT
             while not self._ended():
-                heard.clear()
-                any_news = False
-                async for event in self._news():
-                    any_news = True
+                appended.clear()
+                has_events = False
+                async for event in self._new_events():
+                    has_events = True
                     yield event
-                if any_news:
-                    pause = LOOKS[0]
+                if has_events:
+                    pause = POLL_SECONDS[0]
                     continue
                 if not follow:
                     return
-                if quiet >= HEARTBEAT:
-                    quiet = 0.0
+                if quiet_seconds >= HEARTBEAT:
+                    quiet_seconds = 0.0
                     yield None
                 try:
                     async with asyncio.timeout(pause):
-                        await heard.wait()
-                except TimeoutError:
-                    quiet += pause
-                    pause = min(LOOKS[1], pause * 1.5)
+                        await appended.wait()
+                except TimeoutError:  # appends of other processes are only found by reading the log again
+                    quiet_seconds += pause
+                    pause = min(POLL_SECONDS[1], pause * 1.5)
 
-    async def _news(self) -> AsyncGenerator[LogEvent]:
+    async def _new_events(self) -> AsyncGenerator[LogEvent]:
         """Yield the events since the cursor."""
         # Jobs are read first, so that the entries that a finished job appended are sent before it.
         jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
@@ -148,17 +148,19 @@ class Followed:
             if not page.entries:
                 break
             for entry in page.entries:
-                self.cursor = self.cursor.at(entry.version)
+                self.cursor = self.cursor.after_entry(entry.version)
                 yield LogEvent(cursor=str(self.cursor), entry=entry)
-                if page.is_outdated:  # the client is slow: what follows may have been erased since
+                if (
+                    page.is_outdated
+                ):  # the client is slow: the next entries may have been erased since they were read
                     break
         for job in jobs:  # by number: a reader that is cut off gets the rest when it reconnects
-            self.cursor = self.cursor.behind(job)
+            self.cursor = self.cursor.after_job(job)
             yield LogEvent(cursor=str(self.cursor), job=job)
-        self.cursor = self.cursor.upto(highest)
+        self.cursor = self.cursor.after_jobs_upto(highest)
 
     async def _read_page(self, head: Head) -> Page:
-        """Read the entries behind the cursor; the next page may be twice as long if these were short."""
+        """Read a page of entries after the cursor; the next page may have twice as many entries as this one."""
         after = self.cursor.version
         span = Span(
             context=self._context,
@@ -175,7 +177,7 @@ class Followed:
 async def session_events(
     shared: SharedSession, after: str | int, *, follow: bool
 ) -> AsyncGenerator[LogEvent]:
-    """Yield the events of a session's log behind a cursor; see `acms.ACMS.events`."""
+    """Yield the events of a session's log after a cursor; see `acms.ACMS.events`."""
     context = await shared.written()
     cursor = await parse_cursor(shared.storage, context, after)
     followed = Followed(shared.storage, context, cursor, shared.redactor, handle=shared.handle)

@@ -1,4 +1,4 @@
-"""Pages of logs: read for a stream of events when its client has taken the page before, and shared between streams.
+"""Pages of logs for streams of events. A page is read when a client has taken the one before it; streams share pages.
 
 Streams that wait for the same entries, as after an append or after a restart of the service, ask for the same page at
 the same time: it is read from the store, redacted and serialized once. One page is read at a time, so that however
@@ -25,25 +25,25 @@ PAGE_ENTRIES = 16
 PAGE_CHARS = 65_536
 """Characters of text in a page, unless its first entry alone has more."""
 FRESH = 0.1
-"""Seconds for which the entries of a page may be sent without a look whether they were erased."""
+"""Seconds for which the entries of a page may be sent without checking again whether they were erased."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What a page is read of: a log as it was at a version and at an erasure generation."""
+    """The source of a page: a part of a log at a version, and at the erasure generation `epoch` of its head."""
 
     context: str
-    #: The version behind which the page begins, and the last version that it may hold.
+    #: The version after which the page begins, and the last version that it may hold.
     after: int
     version: int
     epoch: int
-    #: Entries in it at most.
+    #: Maximum number of entries.
     limit: int
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Page:
-    """Entries as they may leave, and when they were read."""
+    """Redacted entries, and the monotonic time at which they were read."""
 
     entries: Sequence[Entry]
     read_at: float
@@ -57,10 +57,10 @@ class Page:
 
     def serialize(self, entry: Entry, serializer: Callable[[Entry], bytes]) -> bytes:
         """Return an entry as bytes, serialized once for all streams that send this page."""
-        found = self._serialized.get(entry.version)
-        if found is None:
-            found = self._serialized[entry.version] = serializer(entry)
-        return found
+        content = self._serialized.get(entry.version)
+        if content is None:
+            content = self._serialized[entry.version] = serializer(entry)
+        return content
 
 
 class PageReader:
@@ -73,13 +73,13 @@ class PageReader:
         self._pages: dict[tuple[Span, Redactor], asyncio.Future[Page]] = {}
 
     async def read(self, span: Span, redactor: Redactor) -> Page:
-        """Return a page, which other streams may hold as well."""
+        """Return the page of a span; other streams that ask for the same span get the same page."""
         key = (span, redactor)
         reading = self._pages.get(key)
         if reading is None:
             reading = self._pages[key] = asyncio.ensure_future(self._load(span, redactor))
             reading.add_done_callback(partial(self._keep, key))
-        return await asyncio.shield(reading)
+        return await asyncio.shield(reading)  # a stream that is cancelled does not end the read of the others
 
     def _keep(self, key: tuple[Span, Redactor], reading: asyncio.Future[Page]) -> None:
         """Keep a page while it is fresh; drop one that could not be read."""
@@ -94,12 +94,12 @@ class PageReader:
         `read` calls it once for all streams that ask for the page.
         """
         async with self._one_at_a_time:
-            found = await self._storage.read(
+            stored = await self._storage.read(
                 span.context, after=span.after, at=span.version, limit=span.limit
             )
-            found = found[: _count_fitting(found)]
+            stored = stored[: _count_fitting(stored)]
             entries = await off_loop(
-                partial(redactor.redact_entries, found), redactor.count_unredacted_characters(found)
+                partial(redactor.redact_entries, stored), redactor.count_unredacted_characters(stored)
             )
             return Page(entries=entries, read_at=monotonic())
 
@@ -119,5 +119,5 @@ def page_reader(handle: StorageBackend) -> PageReader:
     state = handles.get_loop_state(handle)
     if state.pages is None:
         state.pages = PageReader(handle)
-    found: PageReader = state.pages
-    return found
+    reader: PageReader = state.pages
+    return reader

@@ -1,7 +1,7 @@
-"""The webhooks of a tenant: which there are, and how far each log was delivered to each.
+"""The webhooks of a tenant, and the progress of each delivery of a log to a webhook.
 
-They lie in the tenant's own values, which no pin and no request can name: one value for all of them, one for each log
-that is delivered to one.
+Both are stored in the tenant's own values, which no pin and no request can name: one value for all webhooks, and one
+for each log that is delivered to a webhook.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from acms.storage.wrapper import WrapperStorage
 
 __all__ = ["KINDS", "Progress", "Told", "Webhooks", "delivers_job_changes", "progress_key_of"]
 
-MOST = 16
-"""Webhooks of a tenant."""
+MAX_WEBHOOKS = 16
+"""Maximum number of webhooks of a tenant."""
 URL_CHARS = 2048
 Told: TypeAlias = Literal["message", "fact", "summary", "episode", "retraction", "job"]
 """The event kinds of webhooks: kinds of entries, and changes of jobs."""
@@ -45,7 +45,7 @@ class Progress:
 
     #: Entries up to this version were accepted, or are of other kinds.
     version: int
-    #: Attempts that failed since one was taken.
+    #: Failed attempts since an entry was accepted.
     failures: int = 0
     #: Progress in the changes of jobs, as a cursor of events; it has a key of its own.
     jobs: str = ""
@@ -95,9 +95,11 @@ class Webhooks:
 
         def change(entry: KVEntry | None) -> Json:
             rows = _read_rows(entry)
-            if len(rows) >= MOST:
+            if len(rows) >= MAX_WEBHOOKS:
                 raise ConflictError(
-                    f"there are {MOST} webhooks already", retryable=False, options=("remove one of them",)
+                    f"there are {MAX_WEBHOOKS} webhooks already",
+                    retryable=False,
+                    options=("remove one of them",),
                 )
             return {**rows, webhook.id: {**encode_noun(webhook, wire=False), "secret": secret}}
 
@@ -107,7 +109,9 @@ class Webhooks:
     async def list(self) -> list[Webhook]:
         """Return the webhooks, oldest first; never their secrets."""
         rows = _read_rows(await self._kv.get(WEBHOOKS))
-        return sorted([_parse_webhook(id, row) for id, row in rows.items()], key=lambda one: one.created_at)
+        return sorted(
+            [_parse_webhook(id, row) for id, row in rows.items()], key=lambda webhook: webhook.created_at
+        )
 
     async def find(self, id: str) -> tuple[Webhook, str] | None:
         """Return a webhook and its secret, for delivery, or None if there is none."""
@@ -137,7 +141,7 @@ class Webhooks:
         await self._wipe(found[1])
 
     async def _wipe(self, secret: str) -> None:
-        """Take the bytes of a removed secret out of the store's files, as an erasure does with texts."""
+        """Remove the bytes of a removed secret from the files of the store, like those of an erased text."""
         storage = self._storage
         while isinstance(storage, WrapperStorage):
             storage = storage.inner
@@ -153,17 +157,17 @@ class Webhooks:
         there is no such webhook.
         """
         await self._require_known(id)
-        found: list[Job] = []
+        retried: list[Job] = []
         async for job in self._list_given_up(id):
             progress_key = progress_key_of(job)
             progress = await self.progress(id, progress_key)
             if progress is not None:
                 await self.keep(id, progress_key, replace(progress, failures=0))
             try:
-                found.append(await requests.retry_job_by_id(self._storage, job.id))
-            except ConflictError:  # a later job does its work by now
+                retried.append(await requests.retry_job_by_id(self._storage, job.id))
+            except ConflictError:  # a later job delivers the same log now
                 continue
-        return found
+        return retried
 
     async def _list_given_up(self, id: str) -> AsyncIterator[Job]:
         """Yield the failed delivery jobs of a webhook."""
@@ -226,10 +230,10 @@ def _validate_url(url: str, private: bool) -> str:
     malformed = ValidationError("is not an address such as https://example.com/hook", field="url")
     try:
         parts = urlsplit(text)
-        complete = bool(parts.hostname) and parts.port != 0
+        is_complete = bool(parts.hostname) and parts.port != 0
     except ValueError:
         raise malformed from None
-    if not complete or parts.scheme not in ("http", "https"):
+    if not is_complete or parts.scheme not in ("http", "https"):
         raise malformed
     has_user = parts.username is not None or parts.password is not None
     if has_user or parts.query or parts.fragment:

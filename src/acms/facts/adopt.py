@@ -1,7 +1,7 @@
 """Adoption: a fork receives the facts that its parent distilled from their common entries after the fork was made.
 
 Late entries are those that the parent appended after the fork. Runs are the entries that the fork inherited, as
-(owner, first version, last version).
+(owner, first version, last version). A mark is a summary that records that an episode was reflected on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from acms.ports import StorageBackend
 from acms.storage.append_rules import split_segments
 from acms.write.episodes import is_mark
 
-_FIELDS = tuple(field.name for field in fields(Draft))
+_DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
 
 def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
@@ -62,6 +62,7 @@ def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int)
     if entry.kind is Kind.SUMMARY:
         if not is_mark(entry) or entry.covers is None:
             return False
+        # The episode and the edits that were read for the mark must end before the fork.
         return max(entry.covers[1], entry.data.get("upto", 0)) <= fork
     if entry.kind is not Kind.FACT and entry.data.get("reason") != "removed":
         return False
@@ -71,16 +72,16 @@ def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int)
 
 
 def filter_grounded(
-    entries: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
+    entries: Iterable[Entry], cited: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
 ) -> list[Entry]:
     """Select the entries that derive from inherited entries alone, directly or through other facts.
 
-    `known` has by id every entry that they cite, directly or through others; None if it does not exist. An entry that
-    cites an erased one does not derive from inherited entries.
+    `cited` has by id every entry that they cite, directly or through others; None if it does not exist. An entry that
+    cites an erased one is left out.
     """
     ungrounded: set[str] = set()
     not_inherited: list[Entry] = []
-    for id, entry in known.items():
+    for id, entry in cited.items():
         if entry is None or entry.state is State.ERASED:
             ungrounded.add(id)
         if entry is None or is_inherited(id, runs):
@@ -126,7 +127,7 @@ def filter_active(
         if replacements.replaced_by(entry.version) is not None:
             continue
         if entry.kind is Kind.FACT:
-            entry = _inherit_replacements(entry, history.chain(entry))
+            entry = _inherit_replacements(entry, history.find_predecessors(entry))
         active.append(entry)
     return active
 
@@ -146,24 +147,26 @@ def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
 
 def draft_adoptions(
     entries: Iterable[Entry],
-    own: Sequence[Entry],
+    own_entries: Sequence[Entry],
     replacements: Replacements,
     fork_version: int,
     open_episode: int,
 ) -> list[Draft]:
     """Draft copies of a parent's entries for a fork, which cite the originals.
 
-    `own` are the entries that only the fork has, `replacements` holds the replaced entries of the fork, `fork_version`
-    is the last version that it shares with the parent, and `open_episode` the ordinal of the first episode that had not
-    ended there. Entries that were adopted before are left out, and those that the fork has decided about itself: it
-    replaced the same entries, filled the same address, or reflected on the same episode.
+    `own_entries` are those that only the fork has, `replacements` holds the replaced entries of the fork,
+    `fork_version` is the last version that it shares with the parent, and `open_episode` the ordinal of the first
+    episode that had not ended there. Entries that were adopted before are left out. So are entries about which the fork
+    has decided itself: it replaced the same entries, filled the same address, or reflected on the same episode.
     """
-    cited = {id for entry in own for id in entry.sources}
+    cited_ids = {id for entry in own_entries for id in entry.sources}
     active_facts = [
-        entry for entry in own if entry.kind is Kind.FACT and replacements.replaced_by(entry.version) is None
+        entry
+        for entry in own_entries
+        if entry.kind is Kind.FACT and replacements.replaced_by(entry.version) is None
     ]
     filled_addresses = set(filter(has_address, map(address_of, active_facts)))
-    reflected_episodes = {entry.episode for entry in own if is_mark(entry)}
+    reflected_episodes = {entry.episode for entry in own_entries if is_mark(entry)}
     drafts: list[Draft] = []
     for entry in entries:
         replaces = clip_spans(entry.replaces, fork_version)
@@ -177,9 +180,9 @@ def draft_adoptions(
             is_exclusive = entry.data.get("cardinality") == "one"
             is_filled = is_exclusive and address_of(entry) in filled_addresses
             is_needless = is_filled or _is_replaced_after(replaces, replacements, fork_version)
-        if entry.id in cited or is_needless:
+        if entry.id in cited_ids or is_needless:
             continue
-        draft = Draft(**{name: getattr(entry, name) for name in _FIELDS})
+        draft = Draft(**{name: getattr(entry, name) for name in _DRAFT_FIELDS})
         sources = (*entry.sources, entry.id)
         drafts.append(replace(draft, key=f"adopt:{entry.id}", replaces=replaces, sources=sources))
     return drafts
@@ -196,30 +199,30 @@ def _is_replaced_after(spans: Iterable[Span], replacements: Replacements, fork: 
 
 
 def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
-    """Cut spans at a version."""
+    """Return the parts of some spans up to a version."""
     return tuple((first, min(last, upto)) for first, last in spans if first <= upto)
 
 
 ADOPT = "adopt"
-_MOST_CHECKED_AT_ONCE = 32
+_MAX_CHECKED_INLINE = 32
 """Late entries that a fork checks itself, on the event loop; if there are more, a job checks them."""
 _NEWEST_MESSAGES = 32
 """Entries in which the newest message of a fork is searched: few edits follow a message."""
-_LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
+_ADOPTABLE_KINDS = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 
 
 async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
     """Enqueue an adoption job if the parent has late entries for a fork; return whether a job was enqueued."""
     fork = child.fork or 0
-    late = await storage.read(parent, kinds=_LEARNED, after=fork, limit=_MOST_CHECKED_AT_ONCE)
+    late = await storage.read(parent, kinds=_ADOPTABLE_KINDS, after=fork, limit=_MAX_CHECKED_INLINE)
     adoptable = filter_adoptable(late, _inherited_runs(child), fork)
-    if len(late) < _MOST_CHECKED_AT_ONCE:  # otherwise the job checks all of them
+    if len(late) < _MAX_CHECKED_INLINE:  # otherwise the job checks all of them
         if not adoptable:
             return False
-        own = await storage.read(child.id, kinds=_LEARNED, after=fork)
-        cited = {id for entry in own for id in entry.sources}
-        if cited.issuperset(entry.id for entry in adoptable):
-            return False  # the fork existed before, and has adopted them all
+        own_entries = await storage.read(child.id, kinds=_ADOPTABLE_KINDS, after=fork)
+        cited_ids = {id for entry in own_entries for id in entry.sources}
+        if cited_ids.issuperset(entry.id for entry in adoptable):
+            return False  # the fork has adopted all of them before
     job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
     _unwrap_result(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
     return True
@@ -231,8 +234,10 @@ async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Fail
     Repeating the job adds nothing. It is cancelled if the fork or its parent was deleted.
     """
     try:
-        done = await adopt_late(storage, lease.job.context, lease)
-        return None if done else Done(reason="the parent learned nothing later that the fork has to know")
+        has_adopted = await adopt_late(storage, lease.job.context, lease)
+        return (
+            None if has_adopted else Done(reason="the parent learned nothing later that the fork has to know")
+        )
     except SessionNotFoundError as error:
         return Failed(error=str(error), cancelled=True)
 
@@ -240,7 +245,7 @@ async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Fail
 async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
     """Append copies of a parent's late entries to a fork; return whether any were new.
 
-    `finish` is the lease of a job that ends with the append.
+    `finish` is the lease of a job that the append completes.
     """
     while True:
         child = await storage.context(context)
@@ -248,9 +253,11 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
             return False
         head = await storage.head(child.id)
         late = await _read_late_entries(storage, child)
-        own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
+        own_entries = await storage.read(child.id, at=head.version, kinds=_ADOPTABLE_KINDS, after=child.fork)
         replacements = await read.replacements_at(storage, child.id, head, head.version)
-        drafts = draft_adoptions(late, own, replacements, child.fork, await _open_episode(storage, child))
+        drafts = draft_adoptions(
+            late, own_entries, replacements, child.fork, await _open_episode(storage, child)
+        )
         if not drafts:
             return False
         expect = Expect(rewrites=head.rewrites)
@@ -269,7 +276,7 @@ async def _read_late_entries(storage: StorageBackend, child: Context) -> list[En
     assert child.fork is not None
     runs = _inherited_runs(child)
     head = await storage.head(child.parent)
-    late = await storage.read(child.parent, at=head.version, kinds=_LEARNED, after=child.fork)
+    late = await storage.read(child.parent, at=head.version, kinds=_ADOPTABLE_KINDS, after=child.fork)
     adoptable = filter_adoptable(late, runs, child.fork)
     if not adoptable:
         return []

@@ -36,7 +36,10 @@ def has_seed_signature(reflector: Any) -> bool:
     except (TypeError, ValueError):
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [one for one in parameters if one.kind in positional and one.default is one.empty]
+    required: list[inspect.Parameter] = []
+    for parameter in parameters:
+        if parameter.kind in positional and parameter.default is parameter.empty:
+            required.append(parameter)
     return len(required) == 2
 
 
@@ -47,12 +50,12 @@ def has_seed_signature(reflector: Any) -> bool:
 class Progress:
     """How far a log was reflected on."""
 
-    #: Ordinal of the last episode, 0 for none, and version of its last message.
+    #: Ordinal of the last episode that was reflected on, 0 for none, and version of its last message.
     episode: int = 0
     last: int = 0
     #: Version up to which edits were read.
     upto: int = 0
-    #: Its mark.
+    #: The mark of that episode.
     mark: Entry | None = None
 
 
@@ -73,11 +76,11 @@ def find_progress(newest: Iterable[Entry]) -> Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is read at once."""
+    """How much a reflector reads in one call."""
 
-    #: Messages: an episode with fewer waits for the next one.
+    #: An episode with fewer messages waits for the next one.
     min_messages: int
-    #: Messages and tokens of one call, unless an indivisible batch has more.
+    #: Maximum messages and tokens of one call; an indivisible group of episodes may have more.
     max_messages: int
     max_tokens: int
 
@@ -87,7 +90,7 @@ class Part:
     """One episode to be reflected on."""
 
     episode: Episode
-    #: Its active messages that a reflector may read.
+    #: The active messages of the episode that a reflector may read.
     entries: tuple[Entry, ...]
 
 
@@ -100,17 +103,17 @@ class Batch:
     parts: tuple[Part, ...]
     #: Version up to which edits were read.
     upto: int
-    #: The progress before it.
+    #: The progress before the batch.
     before: Progress
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Everything that is read, in order."""
+        """All messages of the batch, in the order in which they are read."""
         return (*self.edits, *(entry for part in self.parts for entry in part.entries))
 
     @property
     def key(self) -> str:
-        """The identifier of the batch in keys: the same episodes give the same one."""
+        """The identifier of the batch in the keys of drafts: the same episodes give the same identifier."""
         if not self.parts:
             return f"{self.before.episode}:{self.upto}"
         return f"{self.parts[0].episode.ordinal}-{self.parts[-1].episode.ordinal}"
@@ -170,7 +173,7 @@ def _select_new_edits(edits: Iterable[Entry], replacements: Replacements, before
 
 
 def _group_episodes(episodes: Iterable[Episode], after: int, min_messages: int) -> list[list[Episode]]:
-    """Group the closed episodes after an ordinal so that each group has at least `min_messages`; drop a short rest."""
+    """Group the closed episodes after an ordinal; each group has at least `min_messages`, and a shorter rest waits."""
     groups: list[list[Episode]] = []
     waiting: list[Episode] = []
     for episode in episodes:
@@ -223,7 +226,7 @@ def build_turn(entry: Entry, text: str) -> Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedTurn(Turn):
-    """A turn as `reflect(episode, turns)` reads it: with the names of the implementation plan beside ours."""
+    """A turn for `reflect(episode, turns)`; it also has the names that this older signature used for the fields."""
 
     id: str
     session_id: str
@@ -234,20 +237,20 @@ class SeedTurn(Turn):
 
     @property
     def content(self) -> str:
-        """The text."""
+        """The same as `text`."""
         return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedEpisode(Episode):
-    """An episode as `reflect(episode, turns)` reads it: with the names of the implementation plan beside ours."""
+    """An episode for `reflect(episode, turns)`; it also has the names that this older signature used for the fields."""
 
     session_id: str
     metadata: Mapping[str, Json]
 
     @property
     def turn_count(self) -> int:
-        """The number of messages."""
+        """The same as `messages`: their number."""
         return self.messages
 
 
@@ -267,7 +270,7 @@ def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
 
 
 def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fact, ...]:
-    """Return the facts for a reflector: all, or of too many those that share the most words with the turns."""
+    """Return the facts for a reflector: all of them, or if they are too many, those with most words of the turns."""
     if len(facts) <= MAX_KNOWN_FACTS:
         return tuple(facts)
     words: set[str] = set()
@@ -282,7 +285,10 @@ def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fa
 
 
 def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
-    """Join the episodes of some parts into one for `reflect(episode, turns)`: the last, from the start of the first."""
+    """Join the episodes of some parts into one for `reflect(episode, turns)`.
+
+    The result is the last episode, extended to begin with the first.
+    """
     last, first = parts[-1].episode, parts[0].episode
     whole = replace(
         last,
@@ -299,7 +305,7 @@ def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
 
 
 def summary_tokens(tokens: int) -> int:
-    """Return the tokens that a summary of a text with so many tokens may have."""
+    """Return the maximum tokens of a summary of a text with a number of tokens."""
     return max(LEAST, tokens // SHORTER)
 
 
@@ -308,6 +314,7 @@ def draft_mark(
 ) -> Draft:
     """Draft the mark of one episode, which holds its summary and records that it was reflected on."""
     episode = part.episode
+    # A reflector writes its summary after reading the whole batch, which decides the trust of the summary.
     sources = batch.entries if summarizer == reflector else part.entries
     return Draft(
         kind=Kind.SUMMARY,
@@ -365,8 +372,8 @@ def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
         unreadable.append(f"the answer is a {type(proposals).__name__}")
         proposals = ()
     readable: list[Proposal] = []
-    for number, given in enumerate(proposals[:MAX_PROPOSALS], 1):
-        proposal = _proposal_of_fact(given, versions) if isinstance(given, Fact) else given
+    for number, item in enumerate(proposals[:MAX_PROPOSALS], 1):
+        proposal = _proposal_of_fact(item, versions) if isinstance(item, Fact) else item
         fault = find_type_error(proposal)
         if fault is None:
             readable.append(_clean_proposal(proposal))
@@ -395,15 +402,15 @@ def _parse_reports(answer: Any) -> Reflection:
 
 def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
     """Return the proposal to add a fact that a reflector returned."""
-    cited: Any = fact.sources
-    if isinstance(cited, tuple | list):
-        cited = tuple(versions[id] for id in cited if isinstance(id, str) and id in versions)
+    sources: Any = fact.sources
+    if isinstance(sources, tuple | list):  # any other value stays, and is reported as unreadable
+        sources = tuple(versions[id] for id in sources if isinstance(id, str) and id in versions)
     return Proposal(
         content=fact.content,
         subject=fact.subject,
         attribute=fact.attribute,
         value=fact.value,
-        # "many" is the default of a fact: then the address decides.
+        # "many" is the default of a fact, and may not be meant: None lets the other facts at the address decide.
         cardinality="one" if fact.cardinality == "one" else None,
         fact_type=fact.fact_type,
         confidence=fact.confidence,
@@ -411,29 +418,30 @@ def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
         scope=fact.scope,
         valid_from=fact.valid_from,
         valid_to=fact.valid_to,
-        sources=cited,
+        sources=sources,
     )
 
 
 def _clean_proposal(proposal: Proposal) -> Proposal:
+    """Return a proposal whose texts are sanitized like summaries."""
     texts: dict[str, Any] = {name: sanitize_summary(getattr(proposal, name)) for name in TEXT_FIELDS}
     fact_id = None if proposal.fact_id is None else sanitize_summary(proposal.fact_id)
     return replace(proposal, **texts, fact_id=fact_id, sources=tuple(proposal.sources))
 
 
 def route_proposals(
-    proposals: Sequence[Proposal], own: Collection[str], profile: Collection[str]
+    proposals: Sequence[Proposal], session_ids: Collection[str], profile_ids: Collection[str]
 ) -> tuple[list[int], list[int]]:
     """Return the indexes of the proposals about the session's facts, and of those about the namespace's profile.
 
-    A proposal that names a fact goes where that fact is; otherwise its scope decides. `own` and `profile` are the ids
-    of the facts in each.
+    A proposal that names a fact goes where that fact is; otherwise its scope decides. `session_ids` and `profile_ids`
+    are the ids of the facts in each.
     """
     to_session: list[int] = []
     to_profile: list[int] = []
     for index, proposal in enumerate(proposals):
-        in_profile = proposal.fact_id in profile
-        if proposal.fact_id not in own and not in_profile:
+        in_profile = proposal.fact_id in profile_ids
+        if proposal.fact_id not in session_ids and not in_profile:
             in_profile = proposal.scope == "namespace"
         target = to_profile if in_profile else to_session
         target.append(index)

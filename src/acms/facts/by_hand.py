@@ -80,22 +80,22 @@ async def store_fact(
         validation.validate_integer(expected, "expected")
     context = await shared.ensure()
     ids = _check_list(sources, "sources")
-    read = [await shared.entry(context, None, id, newest=True) for id in ids]
-    if any(entry.kind is not Kind.MESSAGE for entry in read):
+    messages = [await shared.entry(context, None, id, newest=True) for id in ids]
+    if any(entry.kind is not Kind.MESSAGE for entry in messages):
         raise ValidationError("must be ids or keys of messages", field="sources")
     if stated.scope == "namespace":
-        await _check_shared(shared, context)
+        await _check_not_private(shared, context)
         context = await ensure_profile(shared.storage, shared.namespace, shared.counter.name)
         record_new_profile(shared.handle)
-    stated_at = max((entry.created_at for entry in read), default=shared.clock())
-    #: Id of the active fact that says the same.
+    stated_at = max((entry.created_at for entry in messages), default=shared.clock())
+    #: Id of the active fact that states exactly the same.
     same_id = ""
 
-    def choose(known: Sequence[Fact]) -> list[Proposal]:
+    def choose(active_facts: Sequence[Fact]) -> list[Proposal]:
         nonlocal same_id
-        at_address = _facts_at_address(known, stated.subject, stated.attribute)
+        at_address = _facts_at_address(active_facts, stated.subject, stated.attribute)
         with_same_value = _facts_with_same_value(at_address, stated)
-        same_id = _find_exact_fact(with_same_value, stated, read)
+        same_id = _find_exact_fact(with_same_value, stated, messages)
         if same_id:
             return []
         newest = max((fact.version for fact in at_address), default=0)
@@ -111,29 +111,30 @@ async def store_fact(
                 return [replace(stated, action="update", fact_id=older.id)]
         return [stated]
 
-    added = await _append_changes(shared, context, choose, read)
-    wanted = added[0] if added else same_id
+    added_ids = await _append_changes(shared, context, choose, messages)
+    fact_id = added_ids[0] if added_ids else same_id
     facts = await request.read_facts(shared.storage, context, None, history=True, redactor=shared.redactor)
-    return next(fact for fact in facts if fact.id == wanted)
+    return next(fact for fact in facts if fact.id == fact_id)
 
 
 def _facts_with_same_value(facts: Iterable[Fact], stated: Proposal) -> list[Fact]:
     """Return the facts that state the same value for a period in common."""
     value, period = fold_text(stated.value), stated_period(stated)
-    return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).meets(period)]
+    return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).overlaps(period)]
 
 
-def _find_exact_fact(with_same_value: Sequence[Fact], stated: Proposal, read: Iterable[Entry]) -> str:
-    """Return the id of the newest fact with the same names and period as the stated one, and no doubt; "" if none.
+def _find_exact_fact(facts: Sequence[Fact], stated: Proposal, messages: Iterable[Entry]) -> str:
+    """Return the id of the newest of some facts with the names and the period of a stated fact and no doubt, or "".
 
-    Also "" if a source of the stated fact is cited by none of the facts.
+    The facts have the value of the stated fact. If one of its source `messages` is cited by none of them, the result is
+    also "", because stating the fact again adds that source.
     """
-    cited: set[str] = set()
-    for fact in with_same_value:
-        cited.update(fact.sources)
-    if not cited.issuperset(entry.id for entry in read):
+    cited_ids: set[str] = set()
+    for fact in facts:
+        cited_ids.update(fact.sources)
+    if not cited_ids.issuperset(entry.id for entry in messages):
         return ""
-    for fact in reversed(with_same_value):
+    for fact in reversed(facts):
         same_names = fact.names == stated.names
         if same_names and stated_period(fact) == stated_period(stated) and fact.doubt is None:
             return fact.id
@@ -141,7 +142,7 @@ def _find_exact_fact(with_same_value: Sequence[Fact], stated: Proposal, read: It
 
 
 async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, scope: Scope) -> list[Fact]:
-    """Withdraw the known facts at an address and return them; an empty list if there are none."""
+    """Withdraw the active facts at an address and return them; an empty list if there are none."""
     subject, attribute = _check_text(subject, "subject"), _check_text(attribute, "attribute")
     _check_address(subject, attribute)
     _check_scope(scope, shared.namespace)
@@ -151,15 +152,15 @@ async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, sc
         context = None if profile is None else profile.id
     if context is None:
         return []
-    withdrawn: list[str] = []
+    withdrawn_ids: list[str] = []
 
-    def choose(known: Sequence[Fact]) -> list[Proposal]:
-        withdrawn[:] = [fact.id for fact in _facts_at_address(known, subject, attribute)]
-        return [Proposal(action="remove", fact_id=id) for id in withdrawn]
+    def choose(active_facts: Sequence[Fact]) -> list[Proposal]:
+        withdrawn_ids[:] = [fact.id for fact in _facts_at_address(active_facts, subject, attribute)]
+        return [Proposal(action="remove", fact_id=id) for id in withdrawn_ids]
 
     await _append_changes(shared, context, choose, ())
     facts = await request.read_facts(shared.storage, context, None, history=True, redactor=shared.redactor)
-    return [fact for fact in facts if fact.id in withdrawn]
+    return [fact for fact in facts if fact.id in withdrawn_ids]
 
 
 def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
@@ -175,11 +176,11 @@ def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
 
 
 async def _append_changes(
-    shared: SharedSession, context: str, choose: _Choose, read: Sequence[Entry]
+    shared: SharedSession, context: str, choose: _Choose, messages: Sequence[Entry]
 ) -> tuple[str, ...]:
     """Append the changes that `choose` proposes for the active facts of a log, and return their ids.
 
-    After a conflict `choose` is called again.
+    `messages` are the sources that the caller named. After a conflict `choose` is called again.
     """
     storage, config = shared.storage, shared.config.reflection
     limits = Rules(
@@ -194,23 +195,23 @@ async def _append_changes(
         proposals = choose(log.facts)
         if not proposals:
             return ()
-        # Two concurrent identical statements append once; a later one appends again.
+        # Two identical statements at the same state of the log have the same key, so the second appends nothing.
         key = f"state:{head.rewrites}-{log.entries[-1].version if log.entries else 0}"
         consolidation = Consolidation(
             proposals,
             log.facts,
-            read,
+            messages,
             limits,
             now=shared.clock(),
             count=shared.counter.count,
             key=key,
-            by=Origin.USER,
+            stated_by=Origin.USER,
         )
         plan = consolidation.build_drafts(await storage.get(consolidation.cited_ids))
         for decision in plan.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
-        # Of two concurrent statements for one address the second is retried, so it replaces the first.
+        # Of two concurrent statements for one address the second is decided again, so that it replaces the first.
         append = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
         (result,) = await storage.append([append])
         if type(result) is ConflictError and (await storage.head(context)).version != head.version:
@@ -220,12 +221,13 @@ async def _append_changes(
         return result.ids
 
 
-def _facts_at_address(known: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
+def _facts_at_address(facts: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
     address = log_facts.normalize_address(subject, attribute)
-    return [fact for fact in known if log_facts.normalize_address(fact.subject, fact.attribute) == address]
+    return [fact for fact in facts if log_facts.normalize_address(fact.subject, fact.attribute) == address]
 
 
-async def _check_shared(shared: SharedSession, context: str) -> None:
+async def _check_not_private(shared: SharedSession, context: str) -> None:
+    """Raise `ConflictError` if a session is private: it must not state facts of its namespace."""
     if (await shared.storage.context(context)).settings.get(PRIVATE):
         raise ConflictError(
             f"{shared.session_id!r} is private: what is stated in it is not for its namespace",
@@ -248,25 +250,25 @@ def _check_address(subject: str, attribute: str) -> None:
             raise ValidationError("must have a letter or a digit", field=field)
 
 
-def _check_list(given: Sequence[str], field: str) -> Sequence[str]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ValidationError(f"must be a list, not {type(given).__name__}", field=field)
-    return given
+def _check_list(values: Sequence[str], field: str) -> Sequence[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValidationError(f"must be a list, not {type(values).__name__}", field=field)
+    return values
 
 
-def _check_text(given: str, field: str) -> str:
-    most = faults.VALUE if field == "value" else faults.LABEL
-    text = validation.validate_text(given, field, limit=faults.VALUE).strip()
-    if not text or len(text) > most:
-        raise ValidationError(f"must have 1 to {most} characters", field=field)
-    return text
+def _check_text(text: str, field: str) -> str:
+    max_chars = faults.MAX_VALUE_BYTES if field == "value" else faults.MAX_LABEL_CHARS
+    stripped = validation.validate_text(text, field, limit=faults.MAX_VALUE_BYTES).strip()
+    if not stripped or len(stripped) > max_chars:
+        raise ValidationError(f"must have 1 to {max_chars} characters", field=field)
+    return stripped
 
 
 def _redact_text(shared: SharedSession, text: str) -> str:
-    """Return a text as it may be stored."""
+    """Return a text as it may be stored: redacted if texts are redacted before they are stored."""
     privacy = shared.config.privacy
     if not privacy.redact_before_persist:
         return text
-    from acms.privacy.detect import redact_text  # the rules come with it
+    from acms.privacy.detect import redact_text  # imports the redaction rules
 
     return redact_text(text, stored_mode(privacy.mode, Privacy.ALLOW)).text

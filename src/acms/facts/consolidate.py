@@ -1,7 +1,8 @@
-"""Consolidate: decide about the facts that a reflector proposes (rule 1.16, decision 26).
+"""Consolidation: decide about the facts that a reflector or a caller proposes (rule 1.16, decision 26).
 
-Pure: the same proposals about the same facts give the same drafts. Which fact replaces which is decided by addresses
-and ids, never by similarity. When a fact is retired, the sentences that state it are *demoted*: recall leaves them out.
+The functions are pure: the same proposals about the same facts give the same drafts. Which fact replaces which is
+decided by addresses and ids, never by similarity. When a fact is retired, the sentences that state it are *demoted*:
+recall leaves them out.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from acms.log.validity import Period, ends_older_period, stated_at
 from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span
 from acms.text.tokenizer import find_sentence_spans
 
-ROUNDS = 8
-"""Parts into which an answer that contradicts itself is divided, at most: each costs an append."""
+MAX_ROUNDS = 8
+"""Maximum number of rounds into which an answer that contradicts itself is divided: each costs an append."""
 
 _STRICTEST_FIRST = (Privacy.BLOCK, Privacy.REDACT, Privacy.ALLOW)
 _MARKERS = frozenset(marker.value for marker in MarkerType)
@@ -44,7 +45,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidated:
-    """The drafts to append, and the reasons."""
+    """The drafts to append, and the decisions with their reasons."""
 
     #: New facts first, then retractions; each with a key, so that a repeated append changes nothing.
     drafts: tuple[Draft, ...]
@@ -54,7 +55,7 @@ class Consolidated:
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """A proposal that passed the rules about itself."""
+    """A proposal that is valid by itself; the other proposals of the answer may still override it."""
 
     index: int
     proposal: Proposal
@@ -64,8 +65,8 @@ class _Change:
     stated_at: datetime
     #: Ids of the facts it follows from.
     depends_on: tuple[str, ...]
-    #: Active facts that the proposal names by id; for a removal without an id, those it means.
-    named: tuple[Fact, ...] = ()
+    #: Active facts that the proposal names by id; for a removal without an id, the facts it means by its value.
+    named_facts: tuple[Fact, ...] = ()
     #: Active facts that it replaces because its address holds one value; none for a removal.
     at_address: tuple[Fact, ...] = ()
     address: Address = ("", "")
@@ -75,7 +76,7 @@ class _Change:
     @property
     def retires(self) -> tuple[Fact, ...]:
         """The active facts that it retires."""
-        return tuple({fact.id: fact for fact in (*self.named, *self.at_address)}.values())
+        return tuple({fact.id: fact for fact in (*self.named_facts, *self.at_address)}.values())
 
     @property
     def removes(self) -> bool:
@@ -90,10 +91,10 @@ class _Change:
     @property
     def named_ids(self) -> set[str]:
         """The ids of the facts that the proposal names."""
-        return {fact.id for fact in self.named}
+        return {fact.id for fact in self.named_facts}
 
 
-def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
+def split_rounds(proposals: Sequence[Proposal], active_facts: Sequence[Fact]) -> list[list[int]]:
     """Divide an answer into rounds without contradictions; return the indexes of the proposals of each round.
 
     Two proposals contradict each other if they state different values for one fact or one address of cardinality one,
@@ -102,7 +103,7 @@ def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[l
     """
     valid = [not find_fault(proposal) for proposal in proposals]
     exclusive: set[Address] = set()
-    for fact in known:
+    for fact in active_facts:
         if fact.cardinality == "one":
             exclusive.add(normalize_address(fact.subject, fact.attribute))
     for proposal, is_valid in zip(proposals, valid, strict=True):
@@ -112,7 +113,7 @@ def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[l
     #: Values stated in this round: by fact id, by exclusive address, and by (address, value).
     values: dict[object, tuple[str, ...]] = {}
     for index, proposal in enumerate(proposals):
-        if valid[index] and len(rounds) < ROUNDS:
+        if valid[index] and len(rounds) < MAX_ROUNDS:
             address = normalize_address(proposal.subject, proposal.attribute)
             value = fold_text(proposal.value)
             stated: dict[object, tuple[str, ...]] = {}
@@ -154,34 +155,35 @@ class Consolidation:
     def __init__(
         self,
         proposals: Sequence[Proposal],
-        known: Sequence[Fact],
-        read: Sequence[Entry],
+        active_facts: Sequence[Fact],
+        read_messages: Sequence[Entry],
         rules: Rules,
         *,
         now: datetime,
         count: Callable[[str], int],
         key: str,
-        by: Origin | None = None,
+        stated_by: Origin | None = None,
     ) -> None:
-        """Decide about the proposals; `known` are the active facts of one log, `read` the messages the reflector read.
+        """Decide about the proposals for the active facts of one log.
 
-        `count` counts tokens. `key` begins the keys of all drafts, and is the same for the same answer of a reflector.
-        `by` is set if a caller states the facts by hand: it is their trust, whatever they cite, and the caller has
-        already checked for duplicates.
+        `read_messages` are the messages that the reflector read, or that the caller cites. `count` counts tokens. `key`
+        begins the keys of all drafts, and is the same for the same answer of a reflector. `stated_by` is set if a
+        caller states the facts by hand: it is their trust, whatever they cite, and the caller has already checked for
+        duplicates.
         """
         self._proposals = proposals
-        self._known = known
-        self._read = read
+        self._active_facts = active_facts
+        self._read_messages = read_messages
         self._rules = rules
         self._now = now
         self._count = count
         self._key = key
-        self._by = by
+        self._stated_by = stated_by
         #: The active facts by id: each by its own, and by the ids of the facts that it replaces.
         self._by_id: dict[str, Fact] = {}
         #: The active facts by address.
         self._by_address: dict[Address, list[Fact]] = {}
-        for fact in known:
+        for fact in active_facts:
             self._by_address.setdefault(normalize_address(fact.subject, fact.attribute), []).append(fact)
             for id in (*fact.replaces, fact.id):
                 self._by_id[id] = fact
@@ -232,25 +234,25 @@ class Consolidation:
             if named.doubt is None:
                 self._keeps[index] = named
                 return
-            # A fact in doubt that is kept is stated again, which ends the doubt.
+            # To keep a fact in doubt states it again, which ends the doubt.
             proposal = replace(proposal, action="update", content=named.content, value=named.value)
-        least = self._rules.min_confidence
-        if proposal.confidence < least:
-            reason = f"{proposal.confidence:g} is less than {least:g}"
+        min_confidence = self._rules.min_confidence
+        if proposal.confidence < min_confidence:
+            reason = f"{proposal.confidence:g} is less than {min_confidence:g}"
             self._decide(index, "low_confidence", reason, named.id if named else None)
             return
         change = self._build_change(index, proposal, named)
         if change.removes:
-            if change.named:
+            if change.named_facts:
                 self._record_change(change)
             else:
                 self._decide(index, "unknown_id", _describe_missing(proposal))
         elif not proposal.content:
             self._decide(index, "invalid", "content: must not be empty")
         else:
-            size, most = self._count(proposal.content), self._rules.max_tokens
-            if size > most:
-                self._decide(index, "too_long", f"{size} tokens, a fact may have {most}")
+            tokens, max_tokens = self._count(proposal.content), self._rules.max_tokens
+            if tokens > max_tokens:
+                self._decide(index, "too_long", f"{tokens} tokens, a fact may have {max_tokens}")
             else:
                 self._record_change(change)
 
@@ -259,7 +261,7 @@ class Consolidation:
         index, origin = change.index, change.trust
         protected = next((fact for fact in change.retires if _is_protected(fact.trust, origin)), None)
         rival = self._find_rival(change)
-        duplicate = None if self._by or change.removes else self._confirm_or_find_duplicate(change)
+        duplicate = None if self._stated_by or change.removes else self._confirm_or_find_duplicate(change)
         if duplicate is not None:
             reason, fact_id = duplicate
             self._decide(index, "duplicate", reason, fact_id)
@@ -275,13 +277,13 @@ class Consolidation:
                 self._cardinalities.setdefault(change.address, change.cardinality)
             self._changes.append(change)
 
-    def _override_changes(self, fact_id: str | None, by: _Change) -> None:
-        """Drop the earlier changes that would retire a fact, because the later proposal `by` states the fact again."""
+    def _override_changes(self, fact_id: str | None, later: _Change) -> None:
+        """Drop the earlier changes that would retire a fact, because a later change states the fact again."""
         for earlier in tuple(self._changes):
-            retired = {fact.id for fact in earlier.retires}
-            if fact_id in retired and not _is_protected(earlier.trust, by.trust):
+            retired_ids = {fact.id for fact in earlier.retires}
+            if fact_id in retired_ids and not _is_protected(earlier.trust, later.trust):
                 self._changes.remove(earlier)
-                reason = f"proposal {by.index + 1} says that it stays"
+                reason = f"proposal {later.index + 1} says that it stays"
                 self._decide(earlier.index, "overridden", reason, fact_id)
 
     def _build_change(self, index: int, proposal: Proposal, named: Fact | None) -> _Change:
@@ -289,19 +291,19 @@ class Consolidation:
 
         `named` is the active fact with the id `fact_id` of the proposal, or None.
         """
-        sources, repeated = self._find_sources(proposal, named)
-        origins = [*map(trust.trust_of_entry, sources), *repeated]
+        sources, trust_of_repeated = self._find_sources(proposal, named)
+        origins = [*map(trust.trust_of_entry, sources), *trust_of_repeated]
         depends_on = [self._by_id[id].id for id in proposal.depends_on if id in self._by_id]
         change = _Change(
             index,
             proposal,
             sources,
-            trust=self._by or trust.lowest_trust(origins, default=Origin.DERIVED),
+            trust=self._stated_by or trust.lowest_trust(origins, default=Origin.DERIVED),
             stated_at=max((entry.created_at for entry in sources), default=self._now),
             depends_on=tuple(dict.fromkeys(depends_on)),
         )
         if named is not None:
-            change.named = (named,)
+            change.named_facts = (named,)
             if not change.removes:
                 change.proposal = proposal = _complete_update(proposal, named)
         elif proposal.action == "update":
@@ -313,7 +315,7 @@ class Consolidation:
         if not change.removes:
             self._place_at_address(change, facts_at_address)
         elif proposal.fact_id is None:
-            change.named = _select_removed(proposal, facts_at_address)
+            change.named_facts = _select_removed(proposal, facts_at_address)
         return change
 
     def _place_at_address(self, change: _Change, facts_at_address: Sequence[Fact]) -> None:
@@ -321,7 +323,7 @@ class Consolidation:
         proposal = change.proposal
         if any(fact.cardinality == "one" for fact in facts_at_address):
             change.cardinality = "one"
-        elif not facts_at_address:
+        elif not facts_at_address:  # otherwise several values are known already: the address stays "many"
             set_by_answer = self._cardinalities.get(change.address)
             change.cardinality = set_by_answer or proposal.cardinality or "many"
         if change.cardinality == "one":
@@ -335,31 +337,32 @@ class Consolidation:
     def _find_sources(
         self, proposal: Proposal, named: Fact | None
     ) -> tuple[tuple[Entry, ...], Sequence[Origin]]:
-        """Return the sources of a proposal, and the trust of known facts whose value it repeats.
+        """Return the sources of a proposal, and the trust of active facts whose value it repeats.
 
-        Sources are the cited messages, or all messages that were read if none is cited. The text that was read can
-        dictate citations: if no cited message states the fact, less trusted messages that state it are added.
+        Sources are the cited messages, or all messages that were read if none is cited. A message can tell the
+        reflector to cite another, more trusted one. So if no cited message states the fact, less trusted messages that
+        state it are added.
         """
-        cited = tuple(entry for entry in self._read if entry.version in proposal.sources)
+        cited = tuple(entry for entry in self._read_messages if entry.version in proposal.sources)
         if not cited:
-            return tuple(self._read), ()
+            return tuple(self._read_messages), ()
         statement = named if named is not None and not proposal.content else proposal
         value = fold_text(statement.value)
         if any(states_fact(entry.content, value, statement.content) for entry in cited):
             return cited, ()
         cited_rank = trust.RANK[trust.lowest_trust(map(trust.trust_of_entry, cited))]
         sources: list[Entry] = []
-        for entry in self._read:
+        for entry in self._read_messages:
             is_cited = entry.version in proposal.sources
             is_less_trusted = trust.RANK[trust.trust_of_entry(entry)] < cited_rank
             if is_cited or (is_less_trusted and states_fact(entry.content, value, statement.content)):
                 sources.append(entry)
         if not value or not proposal.content:
             return tuple(sources), ()
-        return tuple(sources), [fact.trust for fact in self._known if fold_text(fact.value) == value]
+        return tuple(sources), [fact.trust for fact in self._active_facts if fold_text(fact.value) == value]
 
     def _find_rival(self, change: _Change) -> _Change | None:
-        """Return an earlier change of higher trust that names the same fact or fills the same address, or None."""
+        """Return an earlier change that protects its fact or address from a less trusted change, or None."""
         for earlier in self._changes:
             both_fill = change.fills_address and earlier.fills_address
             fills_same_address = both_fill and earlier.address == change.address
@@ -379,7 +382,7 @@ class Consolidation:
             confirms = bool(note)
             if not confirms:
                 return "it is known already", fact.id
-            change.named = (*change.named, fact)
+            change.named_facts = (*change.named_facts, fact)
             change.note = note
             return None
         additions = [
@@ -388,19 +391,19 @@ class Consolidation:
         if change.cardinality == "one":
             additions = additions[-1:]  # earlier values are replaced by the last one
         for other in additions:
-            same_target = not change.named or other.named == change.named
+            same_target = not change.named_facts or other.named_facts == change.named_facts
             if same_target and _is_same_statement(change.proposal, other.proposal):
                 return f"proposal {other.index + 1} says so too", None
         return None
 
     def _find_same_fact(self, change: _Change) -> Fact | None:
         """Return the active fact that a change states again, if it is valid when the change is stated; else None."""
-        candidates: Sequence[Fact] = self._known
+        candidates: Sequence[Fact] = self._active_facts
         if has_address(change.address):
             candidates = self._by_address.get(change.address, ())
         period = stated_period(change.proposal)
         for fact in candidates:
-            if not _is_same_statement(change.proposal, fact, exactly=fact in change.named):
+            if not _is_same_statement(change.proposal, fact, exactly=fact in change.named_facts):
                 continue
             fact_period = stated_period(fact)
             if fact_period == period or fact_period.holds(change.stated_at):
@@ -411,19 +414,22 @@ class Consolidation:
 
     def _drop_overridden(self) -> None:
         """Drop each change that names the same fact or fills the same address as a later change."""
+        # The changes are read backwards, so the later one of two is known first.
         later_by_fact: dict[str, _Change] = {}
         later_by_address: dict[Address, _Change] = {}
         remaining: list[_Change] = []
         for change in reversed(self._changes):
-            later = next((later_by_fact[fact.id] for fact in change.named if fact.id in later_by_fact), None)
+            later = next(
+                (later_by_fact[fact.id] for fact in change.named_facts if fact.id in later_by_fact), None
+            )
             if later is None and change.fills_address:
                 later = later_by_address.get(change.address)
             if later is not None:
                 reason = f"proposal {later.index + 1} is about the same"
-                fact_id = change.named[0].id if change.named else None
+                fact_id = change.named_facts[0].id if change.named_facts else None
                 self._decide(change.index, "overridden", reason, fact_id)
                 continue
-            later_by_fact.update((fact.id, change) for fact in change.named)
+            later_by_fact.update((fact.id, change) for fact in change.named_facts)
             if change.fills_address:
                 later_by_address[change.address] = change
             remaining.append(change)
@@ -437,9 +443,9 @@ class Consolidation:
         remaining: list[_Change] = []
         for change in self._changes:
             if change.removes:
-                first = change.named[0]  # a removal names at least one fact
-                change.named = tuple(fact for fact in change.named if fact.id not in replaced_by)
-                if not change.named:
+                first = change.named_facts[0]  # a removal names at least one fact
+                change.named_facts = tuple(fact for fact in change.named_facts if fact.id not in replaced_by)
+                if not change.named_facts:
                     reason = f"proposal {replaced_by[first.id].index + 1} takes its place"
                     self._decide(change.index, "overridden", reason, first.id)
                     continue
@@ -448,20 +454,20 @@ class Consolidation:
 
     def _retire_once(self) -> None:
         """Remove a fact from `at_address` of a change if another change names it: a fact is retired only once."""
-        named: set[str] = set()
+        named_ids: set[str] = set()
         for change in self._changes:
-            named |= change.named_ids
+            named_ids |= change.named_ids
         for change in self._changes:
-            named_by_others = named - change.named_ids
+            named_by_others = named_ids - change.named_ids
             change.at_address = tuple(fact for fact in change.at_address if fact.id not in named_by_others)
 
     def _limit_additions(self) -> None:
         """Drop the new facts of an answer above a limit: first those of tools and pages, then the last ones."""
-        most = self._rules.max_facts
+        max_facts = self._rules.max_facts
         additions = [change for change in self._changes if not change.removes and not change.retires]
         additions.sort(key=lambda change: not trust.is_protected_origin(change.trust))
-        for change in sorted(additions[most:], key=lambda change: change.index):
-            self._decide(change.index, "over_limit", f"one answer may add {most} facts")
+        for change in sorted(additions[max_facts:], key=lambda change: change.index):
+            self._decide(change.index, "over_limit", f"one answer may add {max_facts} facts")
             self._changes.remove(change)
 
     def _decide_keeps(self) -> None:
@@ -486,8 +492,10 @@ class Consolidation:
         for change in sorted(self._changes, key=lambda change: change.removes):
             self._decide_change(change, len(drafts))
             new_value = "" if change.removes else change.proposal.value
-            stale = find_outdated_messages(change.retires, new_value, change.sources, self._known, messages)
-            drafts.append(self._draft_change(change, stale))
+            valid_spans = find_outdated_messages(
+                change.retires, new_value, change.sources, self._active_facts, messages
+            )
+            drafts.append(self._draft_change(change, valid_spans))
         excess = self._archive_excess()
         if excess is not None:
             drafts.append(excess)
@@ -502,20 +510,20 @@ class Consolidation:
             outcome = "removed"
         reason = change.note
         if retired and not reason:
-            reason = "it names the fact" if change.named else "its address holds one value"
+            reason = "it names the fact" if change.named_facts else "its address holds one value"
         self._decide(change.index, outcome, reason, retired[0].id if retired else None, draft)
 
-    def _draft_change(self, change: _Change, stale: dict[str, list[Span]]) -> Draft:
+    def _draft_change(self, change: _Change, valid_spans: dict[str, list[Span]]) -> Draft:
         """Draft the fact that a change states, or the retraction of the facts that it removes.
 
-        `stale` has by message id the valid spans of messages that state retired facts.
+        `valid_spans` has the ids of messages that state retired facts, each with its spans that are still valid.
         """
         proposal = change.proposal
         data: dict[str, Json] = {"reason": "removed"} if change.removes else _build_fact_data(change)
         if change.sources:
             data[SAID] = to_utc(change.stated_at).isoformat()
-        if stale:
-            data["demotes"] = [[id, [list(span) for span in spans]] for id, spans in stale.items()]
+        if valid_spans:
+            data["demotes"] = [[id, [list(span) for span in spans]] for id, spans in valid_spans.items()]
         retraction = Draft(
             kind=Kind.RETRACTION,
             key=self._draft_key(change),
@@ -527,6 +535,7 @@ class Consolidation:
         )
         if change.removes:
             return retraction
+        # A marker raises the rank of a fact, which text of tools and pages must not.
         is_marker = proposal.fact_type in _MARKERS and trust.is_protected_origin(change.trust)
         return replace(
             retraction,
@@ -538,7 +547,7 @@ class Consolidation:
         )
 
     def _draft_key(self, change: _Change) -> str:
-        """Return a key made from the content of a change: two answers about the same input may differ."""
+        """Return the key of a draft; it depends on the content, because two answers about the same input may differ."""
         proposal = change.proposal
         retired = [fact.id for fact in change.retires]
         identity = (proposal.action, proposal.content, proposal.value, *change.address, *retired)
@@ -550,7 +559,7 @@ class Consolidation:
         Facts of tools and pages are archived first, then the least confident ones.
         """
         retired = {fact.id for change in self._changes for fact in change.retires}
-        remaining = [fact for fact in self._known if fact.id not in retired]
+        remaining = [fact for fact in self._active_facts if fact.id not in retired]
         added = sum(not change.removes for change in self._changes)
         surplus = len(remaining) + added - self._rules.max_active
         if surplus <= 0 or not remaining:
@@ -608,9 +617,12 @@ def _describe_confirmation(fact: Fact, change: _Change) -> str:
     return ""
 
 
-def _is_protected(origin: Origin, by: Origin) -> bool:
-    """Return whether a statement is protected: tools and pages cannot end statements made by people (decision 26)."""
-    return trust.is_protected_origin(origin) and not trust.is_protected_origin(by)
+def _is_protected(origin: Origin, other: Origin) -> bool:
+    """Return whether a statement cannot be ended by another one.
+
+    Tools and pages cannot end statements of the application, the user or the assistant (decision 26).
+    """
+    return trust.is_protected_origin(origin) and not trust.is_protected_origin(other)
 
 
 def _is_same_statement(proposal: Proposal, other: Fact | Proposal, *, exactly: bool = False) -> bool:
@@ -660,7 +672,9 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
 
 def _collect_names(change: _Change) -> list[Json]:
     """Return the names in the sentences that state a fact but not in the fact itself: they identify its premises."""
-    if len(change.sources) > 3:  # a longer list cites everything that was read
+    if (
+        len(change.sources) > 3
+    ):  # more sources are probably all messages that were read, not those of this fact
         return []
     statement = change.proposal.content
     value = fold_text(change.proposal.value)

@@ -11,10 +11,10 @@ from acms.errors import ValidationError
 from acms.knowledge import Action, Cardinality, Proposal, Scope
 from acms.log import validation
 
-LABEL = 255
-"""Characters of a subject, an attribute or a type: as many as of a session's name."""
-VALUE = 4_096
-"""Bytes of a value: more is a text, not a value."""
+MAX_LABEL_CHARS = 255
+"""Maximum characters of a subject, an attribute or a type: the same as for the name of a session."""
+MAX_VALUE_BYTES = 4_096
+"""Maximum bytes of a value: anything longer is a text, not a value."""
 TEXT_FIELDS = ("content", "subject", "attribute", "value", "fact_type", "reason")
 """Fields of a proposal that a model writes as text."""
 _CHOICES: Mapping[str, Collection[object]] = {
@@ -84,14 +84,14 @@ def find_fault(proposal: Proposal) -> str:
 def _check_texts(proposal: Proposal) -> None:
     """Raise `ValidationError` for a text, label, alias or id of a proposal that is too long or empty."""
     validation.validate_text(proposal.content, "content")
-    validation.validate_text(proposal.value, "value", limit=VALUE)
+    validation.validate_text(proposal.value, "value", limit=MAX_VALUE_BYTES)
     validation.validate_text(proposal.reason, "reason")
     for name in ("subject", "attribute", "fact_type"):
-        if len(validation.validate_text(getattr(proposal, name), name)) > LABEL:
-            raise ValidationError(f"is longer than {LABEL} characters", field=name)
+        if len(validation.validate_text(getattr(proposal, name), name)) > MAX_LABEL_CHARS:
+            raise ValidationError(f"is longer than {MAX_LABEL_CHARS} characters", field=name)
     for alias in proposal.names:
-        if not validation.validate_text(alias, "names").strip() or len(alias) > LABEL:
-            raise ValidationError(f"each must have 1 to {LABEL} characters", field="names")
+        if not validation.validate_text(alias, "names").strip() or len(alias) > MAX_LABEL_CHARS:
+            raise ValidationError(f"each must have 1 to {MAX_LABEL_CHARS} characters", field="names")
     if proposal.fact_id is not None:
         validation.validate_text(proposal.fact_id, "fact_id")
     for id in proposal.depends_on:
@@ -99,5 +99,5 @@ def _check_texts(proposal: Proposal) -> None:
 
 
 def to_utc(moment: datetime) -> datetime:
-    """Return a moment in UTC; one without a zone is taken for UTC."""
+    """Return a moment in UTC; a moment without a time zone counts as UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

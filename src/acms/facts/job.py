@@ -52,36 +52,37 @@ from acms.storage import handles
 from acms.storage.handles import LoopState
 from acms.text.markers import remove_rendered_text
 from acms.text.summary_form import RECIPE
-from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
+from acms.write.retirement import Rewrite, apply_private_setting, propagate_to_profile
 
-LONGEST_REST = 0.1
-"""Seconds: a longer rest would delay the job without helping writers."""
+MAX_REST_SECONDS = 0.1
+"""Maximum seconds of a rest: a longer one would delay the job without helping writers."""
 
 
 class Pace:
     """Yields the event loop to writers: work is done in slices, with a rest between them while messages arrive."""
 
-    def __init__(self, here: LoopState | None) -> None:
-        self.here = here
+    def __init__(self, loop_state: LoopState | None) -> None:
+        """Take the state of the handle in this event loop; without one the work yields to nobody."""
+        self.loop_state = loop_state
         self._began = monotonic()
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether messages are arriving in this process, and no caller waits for the work."""
-        here = self.here
-        if here is None or here.waiting:
+        state = self.loop_state
+        if state is None or state.waiting:
             return False
-        return monotonic() - here.appended < 0.25  # seconds: messages arrive in bursts
+        return monotonic() - state.appended < 0.25  # seconds since the last append: messages arrive in bursts
 
     def enter(self, context: str) -> None:
         """Record that a log will be read again before the work ends: no worker needs to be woken for it."""
-        if self.here is not None:
-            self.here.reflecting.add(context)
+        if self.loop_state is not None:
+            self.loop_state.reflecting.add(context)
 
     def leave(self, context: str) -> None:
-        """Record that requests from now on may be missed."""
-        if self.here is not None:
-            self.here.reflecting.discard(context)
+        """Record that a log may not be read again: a later request must wake a worker."""
+        if self.loop_state is not None:
+            self.loop_state.reflecting.discard(context)
 
     def begin(self) -> None:
         """Start a slice of work."""
@@ -90,24 +91,24 @@ class Pace:
     async def rest(self) -> None:
         """End a slice and start the next one."""
         worked = monotonic() - self._began
-        # While it is busy, a reflection takes a tenth of the loop.
-        await asyncio.sleep(min(LONGEST_REST, 9 * worked) if self.busy else 0)
+        # While messages arrive, the work takes a tenth of the time of the event loop.
+        await asyncio.sleep(min(MAX_REST_SECONDS, 9 * worked) if self.is_busy else 0)
         self._began = monotonic()
 
     async def pause(self) -> None:
-        """Let more arrive before it is looked at again."""
-        await asyncio.sleep(LONGEST_REST if self.busy else 0)
+        """Let more messages arrive before the log is read again."""
+        await asyncio.sleep(MAX_REST_SECONDS if self.is_busy else 0)
         self._began = monotonic()
 
 
-MOST_FAILED_ROUNDS = 8
-"""Batches in a row that changed while they were reflected on, before the attempt of the job fails."""
+MAX_CHANGED_BATCHES = 8
+"""Maximum batches in a row that changed while they were reflected on; after one more the attempt of the job fails."""
 CHUNK = 256
-"""Entries that are read at first for the next episodes; four times as many if one of them is longer."""
-SLICE = 12
-"""Messages that a reflector without a model reads in one call: it runs on the event loop, where others wait."""
-LONG = 100_000
-"""Characters above which an extract is made in a thread: they take some 50 ms."""
+"""Entries that are read at first for the next episodes; four times as many if one episode is longer."""
+OFFLINE_MAX_MESSAGES = 12
+"""Maximum messages that a reflector without a model reads in one call: it runs on the event loop and blocks it."""
+THREAD_MIN_CHARS = 100_000
+"""Characters above which an extract is made in a thread: on the event loop it would take some 50 ms."""
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,8 +146,8 @@ class _Answered:
     turns: tuple[Turn, ...]
     #: Ids of the facts that the reflector read.
     known: tuple[str, ...]
-    #: What the reflector read, as stored: offsets in a text are those of the stored one.
-    read: tuple[Entry, ...]
+    #: The messages that the reflector read, as stored: offsets in a text must be those of the stored text.
+    read_messages: tuple[Entry, ...]
     answer: Reflection
     #: Seconds of the call, and the monotonic time at which work on the batch began.
     seconds: float
@@ -178,8 +179,8 @@ def make_reflection_handler(
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.get_loop_state(handle))
         configured = config.privacy.mode
-        least = configured if modes is None else modes.get(lease.job.context)
-        mode = privacy_of(lease.job, configured, least)
+        minimum = configured if modes is None else modes.get(lease.job.context)
+        mode = privacy_of(lease.job, configured, minimum)
         redactor = create_redaction_stage(storage, mode, counter)
         work = _Work(
             storage, context, counter, reflector, has_seed_signature, name, config, redactor, lease, pace
@@ -197,34 +198,34 @@ def make_reflection_handler(
 async def _run_reflection(work: _Work) -> None:
     """Reflect on a log batch by batch until nothing is left; end the job unless something was appended meanwhile."""
     storage, context = work.storage, work.context.id
-    failed_rounds = 0
-    await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # it brings numpy
+    changed_batches = 0
+    await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # imports numpy, which takes long
     await work.pace.pause()
     await _adopt_before_first(work)
     while True:
         before = await _read_progress(storage, context)
         work.pace.enter(context)
-        seen = await storage.head(context)
-        batch, log = await _find_next_batch(work, before, seen)
+        head = await storage.head(context)
+        batch, log = await _find_next_batch(work, before, head)
         if batch is not None:
             try:
                 await _reflect_on_batch(work, batch, log)
-                failed_rounds = 0
+                changed_batches = 0
             except _BatchChanged as error:
-                failed_rounds += 1
-                is_stuck = failed_rounds > MOST_FAILED_ROUNDS
+                changed_batches += 1
+                is_stuck = changed_batches > MAX_CHANGED_BATCHES
                 if is_stuck and await _read_progress(storage, context) == before:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
         work.pace.leave(context)
-        op = Append(context=context, drafts=(), expect=Expect(version=seen.version), finish=work.lease)
+        op = Append(context=context, drafts=(), expect=Expect(version=head.version), finish=work.lease)
         (result,) = await storage.append([op])
         if not isinstance(result, ACMSError):
             return
         if type(result) is not ConflictError:
             raise result
-        await work.pace.pause()  # a message came meanwhile: it may have closed an episode
+        await work.pace.pause()  # an entry was appended meanwhile, which may have closed an episode
 
 
 async def _adopt_before_first(work: _Work) -> None:
@@ -263,7 +264,7 @@ async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[B
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
     if reflection_kind(work.reflector) == REFLECT:
-        turns = min(turns, SLICE)  # a reflector without a model
+        turns = min(turns, OFFLINE_MAX_MESSAGES)  # a reflector without a model
     limits = Limits(min_messages=config.min_episode_turns, max_messages=turns, max_tokens=config.max_tokens)
     work.pace.begin()
     log = await read_active_facts(storage, context, head)
@@ -305,8 +306,9 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
         answer = await _ask_reflector(work, batch, messages, turns, known)
     seconds = monotonic() - called
     ids = {entry.id for entry, _ in messages}
-    read = tuple(entry for entry in batch.entries if entry.id in ids)
-    answered = _Answered(batch, turns, tuple(fact.id for fact in known), read, answer, seconds, began)
+    read_messages = tuple(entry for entry in batch.entries if entry.id in ids)
+    known_ids = tuple(fact.id for fact in known)
+    answered = _Answered(batch, turns, known_ids, read_messages, answer, seconds, began)
     work.pace.begin()
     marks = await _build_marks(work, answered)
     await _write_answer(work, answered, marks, log, profile)
@@ -355,7 +357,7 @@ async def _ask_reflector(
         )
         call = reflector.reflect(request)
     try:
-        answer = await _await_until_closed(work.pace.here, call)
+        answer = await _await_until_closed(work.pace.loop_state, call)
     except ACMSError:
         raise
     except Exception as error:
@@ -370,16 +372,16 @@ def _max_new_facts(work: _Work, batch: Batch) -> int:
     return min(config.max_facts_per_call * max(1, len(batch.parts)), config.max_active_facts)
 
 
-async def _await_until_closed(here: handles.LoopState | None, call: Awaitable[object]) -> object:
+async def _await_until_closed(loop_state: handles.LoopState | None, call: Awaitable[object]) -> object:
     """Await a call, which is cancelled when the storage handle closes: closing a session never waits for a model."""
-    if here is None:
+    if loop_state is None:
         return await call
     task = asyncio.ensure_future(call)
-    here.calls.add(task)
+    loop_state.calls.add(task)
     try:
         return await task
     finally:
-        here.calls.discard(task)
+        loop_state.calls.discard(task)
 
 
 async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
@@ -416,11 +418,11 @@ async def _summarize_part(
     if text is not None and count(text) > limit:
         summary = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
         text = extract_summary([summary], limit, count)
-    if text is not None and (text or not turns):
+    if text is not None and (text or not turns):  # nothing of the reflector's summary may fit the limit
         return work.name, text
     if not turns:
         return RECIPE, ""
-    if sum(len(turn.text) for turn in turns) > LONG:
+    if sum(len(turn.text) for turn in turns) > THREAD_MIN_CHARS:
         return RECIPE, await asyncio.to_thread(extract_summary, turns, limit, count)
     return RECIPE, extract_summary(turns, limit, count)
 
@@ -442,23 +444,24 @@ async def _write_answer(
         proposals = tuple(replace(proposal, scope="session") for proposal in proposals)
         profile = None
     profile_facts = [] if profile is None else profile.facts
-    own, shared = backlog.route_proposals(
+    session_indexes, profile_indexes = backlog.route_proposals(
         proposals, {fact.id for fact in log.facts}, {fact.id for fact in profile_facts}
     )
     decisions: dict[int, Decision] = {}
-    if shared:
+    if profile_indexes:
         await _check_batch_current(work, answered.batch, log.head)
-        for part in _split_rounds(proposals, shared, profile_facts):
-            made = await _append_profile(work, answered, [proposals[index] for index in part])
-            decisions.update(zip(part, made, strict=True))
+        for part in _split_rounds(proposals, profile_indexes, profile_facts):
+            part_decisions = await _append_profile(work, answered, [proposals[index] for index in part])
+            decisions.update(zip(part, part_decisions, strict=True))
         await _check_profile(work, answered.batch, log.head)
-    *parts, last_part = _split_rounds(proposals, own, log.facts)
+    *parts, last_part = _split_rounds(proposals, session_indexes, log.facts)
     for part in parts:
-        _, made = await _append_own(work, answered, log, [proposals[index] for index in part], ())
-        decisions.update(zip(part, made, strict=True))
+        _, part_decisions = await _append_own(work, answered, log, [proposals[index] for index in part], ())
+        decisions.update(zip(part, part_decisions, strict=True))
         log = await read_active_facts(work.storage, log.context, await work.storage.head(log.context))
-    receipt, made = await _append_own(work, answered, log, [proposals[index] for index in last_part], marks)
-    decisions.update(zip(last_part, made, strict=True))
+    last_proposals = [proposals[index] for index in last_part]
+    receipt, part_decisions = await _append_own(work, answered, log, last_proposals, marks)
+    decisions.update(zip(last_part, part_decisions, strict=True))
     in_order = [decisions[index] for index in range(len(proposals))]
     _emit_reflected(work, answered, [*in_order, *answered.answer.rejected], receipt)
 
@@ -534,7 +537,7 @@ async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
-        await follow_private(work.storage, context)
+        await apply_private_setting(work.storage, context)
         raise _BatchChanged
     head = await work.storage.head(before.context)
     if head.rewrites == before.rewrites:
@@ -594,7 +597,9 @@ async def _consolidate_proposals(
         max_active=config.max_active_facts,
     )
     now, count = datetime.now(UTC), work.counter.count
-    consolidation = Consolidation(proposals, log.facts, answered.read, limits, now=now, count=count, key=key)
+    consolidation = Consolidation(
+        proposals, log.facts, answered.read_messages, limits, now=now, count=count, key=key
+    )
     return consolidation.build_drafts(await work.storage.get(consolidation.cited_ids))
 
 

@@ -73,20 +73,20 @@ def _is_about(fact: Fact, subject: str | None, attribute: str | None, fact_type:
 
 
 class FactLog(NamedTuple):
-    """The facts of a log at its head."""
+    """The facts of one log at its head."""
 
     context: str
     head: Head
     #: The stored facts, active and retired.
     entries: list[Entry]
-    #: The messages behind a compaction count as active: they are read in their original wording.
+    #: The replacements for searching: messages behind a compaction count as active, in their original wording.
     replacements: Replacements
     #: The active facts.
     facts: list[Fact]
 
 
 async def read_active_facts(storage: StorageBackend, context: str, head: Head) -> FactLog:
-    """Return the facts of a log at its head."""
+    """Return the active facts of a log at its head, with the entries they were read from."""
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
     replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
     replacements = Replacements(replacing, searchable=True)
@@ -105,10 +105,10 @@ async def ensure_profile(storage: StorageBackend, namespace: str, counter: str) 
 
 
 async def _version_at(storage: StorageBackend, context: str, version: int, moment: datetime) -> int:
-    """Return the version before the first fact or retraction that was written after a moment."""
+    """Return the version before the first fact or retraction that was written after a moment, at most `version`."""
     kinds = (Kind.FACT, Kind.RETRACTION)
     changes = await storage.read(context, at=version, kinds=kinds)
-    return next((one.version - 1 for one in changes if one.created_at > moment), version)
+    return next((entry.version - 1 for entry in changes if entry.created_at > moment), version)
 
 
 def check_filter(subject: str | None, attribute: str | None, fact_type: str | None) -> None:
@@ -138,6 +138,7 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
             continue
         shared.start_worker()
         is_ready = job.state is JobState.READY
+        # A job of another kind is for workers with another reflector; a running or ended one has been taken.
         if requests.satisfies_request(job, mode) and (job.kind == kind or not is_ready):
             return job
         mode = requests.privacy_of(job, mode, mode)

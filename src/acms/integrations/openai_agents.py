@@ -20,7 +20,7 @@ from typing import Any, Literal
 from acms.config import ACMSConfig
 from acms.errors import FitError, MissingExtraError
 from acms.integrations.model_input import Request, is_entry_unchanged, make_prompt, raw_of
-from acms.log.native_items import AGENTS, is_understood
+from acms.log.native_items import AGENTS, is_parsed_into_parts
 from acms.log.repair import repair_value
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import Embedder, StorageBackend, TokenCounter
@@ -235,7 +235,7 @@ def _message_of_item(item: Any) -> dict[str, Any]:
     """Return an item as `ingest` takes it, with the item itself in a `Raw` part."""
     fields: Mapping[str, Json] = item if isinstance(item, Mapping) else item.model_dump(exclude_unset=True)
     raw = Raw(AGENTS, json.dumps(fields))
-    if not is_understood(fields):
+    if not is_parsed_into_parts(fields):
         return {"role": Role.ASSISTANT, "parts": [raw]}
     message: dict[str, Any] = {}
     if fields.get("type", "message") == "message":

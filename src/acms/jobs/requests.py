@@ -1,6 +1,6 @@
-"""Requests for jobs: their kinds, their names, the drafts enqueued with an append; and the requests of an operator.
+"""Requests for jobs: their kinds, names and drafts, which an append enqueues, and the requests of an operator.
 
-Separate from the work itself, because every append imports this.
+The handlers of the jobs are in other modules, because every append imports this one.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from acms.privacy.modes import stricter_mode
 
 COMPACT = "compact"
 REFLECT = "reflect"
-"""Kinds of the jobs that every worker takes; one that needs a certain model adds its name."""
+"""Kinds of the jobs that every worker takes; the kind of a job for one model also has the name of the model."""
 OFFLINE = "OfflineReflector"
-"""Class of the reflector that every worker has."""
+"""Name of the class of the reflector that every worker has."""
 PRIVACY = "privacy"
-"""Where the payload of a job has the mode of privacy of the session that asked for it."""
+"""Key in the payload of a job: the privacy mode of the session that requested it."""
 
 
 class CompactionRequest(NamedTuple):
@@ -46,18 +46,18 @@ class CompactionRequest(NamedTuple):
     service: CompactionPolicy
     #: Kind of the job.
     kind: str
-    #: Mode of privacy of the session that asks.
+    #: Privacy mode of the session that requests it.
     privacy: Privacy | None
-    #: Seconds for which it keeps what a summary stands for.
+    #: Seconds for which the session keeps the messages behind a summary; None keeps them.
     retention: float | None
 
 
 class EpisodeReflection(NamedTuple):
-    """How an append that ends an episode asks for a reflection."""
+    """How an append that ends an episode requests a reflection."""
 
     #: Kind of the job.
     kind: str
-    #: Mode of privacy of the session that asks.
+    #: Privacy mode of the session that requests it.
     privacy: Privacy | None
 
 
@@ -73,16 +73,16 @@ def compaction_kind(summarizer: Summarizer | None) -> str:
 
 
 def draft_compaction(
-    context: str, asks: CompactionRequest, policy: CompactionPolicy, *, force: bool
+    context: str, request: CompactionRequest, policy: CompactionPolicy, *, force: bool
 ) -> JobDraft:
-    """Return the request to compact a log; while one is under way another is the same."""
-    mode = asks.privacy and asks.privacy.value
-    payload = {"policy": policy.to_json(), "force": force, PRIVACY: mode, RETENTION: asks.retention}
-    return JobDraft(kind=asks.kind, dedupe=f"{COMPACT}:{context}", payload=payload)
+    """Draft the job that compacts a log; while such a job is unfinished, a second one is not enqueued."""
+    mode = request.privacy and request.privacy.value
+    payload = {"policy": policy.to_json(), "force": force, PRIVACY: mode, RETENTION: request.retention}
+    return JobDraft(kind=request.kind, dedupe=f"{COMPACT}:{context}", payload=payload)
 
 
 def read_policy_field(job: Job, name: str) -> Json:
-    """Return a field of the policy that a compaction was asked for with."""
+    """Return a field of the policy with which a compaction was requested."""
     policy = job.payload.get("policy")
     return policy.get(name) if isinstance(policy, Mapping) else None
 
@@ -93,52 +93,52 @@ def reflection_kind(reflector: object) -> str:
 
 
 def reflection_name(context: str) -> str:
-    """Return the name of a log's reflection among jobs: one at a time."""
+    """Return the name of the reflection jobs of a log, of which only one is unfinished at a time."""
     return f"{REFLECT}:{context}"
 
 
 def draft_reflection(context: str, kind: str, privacy: Privacy | None, *, force: bool = False) -> JobDraft:
-    """Return the request to reflect on a log; `force` reads closed episodes that are too short to be read alone."""
+    """Draft the job that reflects on a log; `force` also reads closed episodes that are too short to be read alone."""
     payload: dict[str, Json] = {PRIVACY: privacy and privacy.value}
     if force:
         payload["force"] = True
     return JobDraft(kind=kind, dedupe=reflection_name(context), payload=payload)
 
 
-def privacy_of(job: Job, worker: Privacy | None, least: Privacy | None) -> Privacy | None:
-    """Return the mode of privacy in which a job is done: that of the session that asked, or `least` if it is stricter.
+def privacy_of(job: Job, default: Privacy | None, minimum: Privacy | None) -> Privacy | None:
+    """Return the privacy mode in which a job runs: that of the session that requested it, or a stricter `minimum`.
 
-    The worker's holds for a job that names none, as those of releases before this was stored.
+    A job of a release that did not store the mode has the `default`, the mode of its worker.
     """
-    requested = worker
+    requested = default
     if PRIVACY in job.payload:
         mode = job.payload[PRIVACY]
         requested = None if mode is None else Privacy(mode)
-    return stricter_mode(requested, least)
+    return stricter_mode(requested, minimum)
 
 
 def satisfies_request(job: Job, mode: Privacy | None) -> bool:
-    """Return whether a job satisfies a new request for a forced run at least as strict as `mode`."""
+    """Return whether a job is a forced run that redacts at least as much as `mode`, as a new request needs."""
     requested = privacy_of(job, None, None)
     return bool(job.payload.get("force")) and stricter_mode(requested, mode) is requested
 
 
 WITHDRAWN = "asked for in another way"
-"""Why a job was cancelled that is to be asked for again at once."""
+"""Error of a job that was cancelled because the same work is requested again with other settings."""
 
 
 async def get_job_by_id(storage: StorageBackend, id: str) -> Job:
     """Return a job by its id; `NotFoundError` when there is none."""
-    found = (await storage.jobs(JobQuery(ids=(id,)))).items
-    if not found:
+    jobs = (await storage.jobs(JobQuery(ids=(id,)))).items
+    if not jobs:
         raise NotFoundError(f"no job has the id {id!r}", options=("acms jobs lists them",))
-    return found[0]
+    return jobs[0]
 
 
 async def find_latest_job(storage: StorageBackend, context: str, name: str) -> Job | None:
-    """Return the job of a name that is still to be done, else the one that ended last; None without one.
+    """Return the unfinished job of a name, else the job of that name that ended last, or None.
 
-    That is not always the newest: an older one that was cancelled may have been made due again by hand.
+    It is not always the newest job: an older cancelled one may have been retried by hand.
     """
     for states in (UNFINISHED, ()):
         page = await storage.jobs(JobQuery(context=context, states=states, limit=500))
@@ -149,51 +149,51 @@ async def find_latest_job(storage: StorageBackend, context: str, name: str) -> J
 
 
 async def retry_job_by_id(storage: StorageBackend, id: str, *, now: datetime | None = None) -> Job:
-    """Make a job due now that waits, failed or was cancelled; one that failed has one more attempt.
+    """Make a waiting, failed or cancelled job due now; a failed job gets one more attempt.
 
-    `ConflictError` when it runs or is done, or when another job is to do its work by now.
+    `ConflictError` if the job is running or done, or if another unfinished job has its name.
     """
-    found = await get_job_by_id(storage, id)
-    if found.state is JobState.RUNNING:
+    job = await get_job_by_id(storage, id)
+    if job.state is JobState.RUNNING:
         raise ConflictError(f"job {id} runs already", options=("let it end", f"acms jobs cancel {id}"))
-    if found.state is JobState.DONE:
+    if job.state is JobState.DONE:
         raise ConflictError(f"job {id} is done", retryable=False)
-    again = Retry(error=found.error or "tried again by hand", not_before=now or datetime.now(UTC))
-    return await _settle_job(storage, found, again)
+    retry = Retry(error=job.error or "tried again by hand", not_before=now or datetime.now(UTC))
+    return await _settle_job(storage, job, retry)
 
 
 async def cancel_job_by_id(storage: StorageBackend, id: str) -> Job:
-    """Give a job up; an attempt that runs will have no effect. `ConflictError` when it is done."""
+    """Cancel a job; a running attempt will have no effect. `ConflictError` if the job is done."""
     while True:
-        found = await get_job_by_id(storage, id)
-        if found.state is JobState.CANCELLED:
-            return found
-        if found.state is JobState.DONE:
+        job = await get_job_by_id(storage, id)
+        if job.state is JobState.CANCELLED:
+            return job
+        if job.state is JobState.DONE:
             raise ConflictError(f"job {id} is done", retryable=False)
-        with suppress(LeaseLostError):  # a worker took it, or gave it back, since it was read
-            return await _settle_job(storage, found, Failed(error="cancelled by hand", cancelled=True))
+        with suppress(LeaseLostError):  # a worker took the job, or gave it back, since it was read
+            return await _settle_job(storage, job, Failed(error="cancelled by hand", cancelled=True))
 
 
-async def withdraw_job(storage: StorageBackend, found: Job, reason: str) -> bool:
-    """Cancel a job if it is still in the state in which it was listed; return whether it was."""
+async def withdraw_job(storage: StorageBackend, job: Job, reason: str) -> bool:
+    """Cancel a job if it is still in the state in which it was read; return whether it was cancelled."""
     try:
-        await storage.settle(_lease_of_job(found), Failed(error=reason, cancelled=True))
+        await storage.settle(_lease_of_job(job), Failed(error=reason, cancelled=True))
         return True
     except LeaseLostError:
         return False
 
 
-async def _settle_job(storage: StorageBackend, found: Job, outcome: Retry | Failed) -> Job:
-    """Set the outcome of a job that is still in the state in which it was listed.
+async def _settle_job(storage: StorageBackend, job: Job, outcome: Retry | Failed) -> Job:
+    """Set the outcome of a job that is still in the state in which it was read.
 
     An append without drafts enqueues the deliveries that report the change to webhooks.
     """
-    settled = await storage.settle(_lease_of_job(found), outcome)
+    settled = await storage.settle(_lease_of_job(job), outcome)
     if settled.kind != WEBHOOK:
         await storage.append([Append(context=settled.context, drafts=())])
     return settled
 
 
-def _lease_of_job(found: Job) -> Lease:
-    """Return the lease that settles a job as it was listed."""
-    return Lease(job=found, attempt=found.attempt, until=found.updated_at)
+def _lease_of_job(job: Job) -> Lease:
+    """Return a lease that settles a job only if it is still in the state in which it was read."""
+    return Lease(job=job, attempt=job.attempt, until=job.updated_at)

@@ -34,15 +34,15 @@ Handler: TypeAlias = Callable[[StorageBackend, Lease], Awaitable[Outcome]]
 """Does the work of one kind of job. None means that the effect and the end of the job were committed together."""
 
 GRACE = 5.0
-"""Seconds that what runs may take to finish when a worker is stopped."""
+"""Seconds that running jobs have to finish when a worker is stopped."""
 LONGEST_WAIT = 60.0
-"""Seconds after which a worker that waits for a point in time looks again, as the clock may have been set back."""
+"""Maximum seconds of one wait for a point in time: the clock may be set back meanwhile."""
 POLL = 0.05
-"""Seconds between two looks at a job that another process works off."""
+"""Seconds between two reads of a job that another process runs."""
 
 
-PATIENT = frozenset({WEBHOOK})
-"""Kinds often put off for outside reasons, so that many attempts do not show that a job harms its worker."""
+PATIENT_KINDS = frozenset({WEBHOOK})
+"""Kinds of jobs that are often retried for outside reasons: many attempts do not show that such a job harms workers."""
 
 
 class _Lane:
@@ -51,24 +51,24 @@ class _Lane:
     def __init__(self, kinds: Collection[str]) -> None:
         self.kinds = list(kinds)
         self.running: set[asyncio.Task[None]] = set()
-        #: The handlers' own tasks: only they are cancelled, never the settling of their outcomes.
+        #: The tasks of the handlers themselves: only these are cancelled, never the settling of their outcomes.
         self.handling: set[asyncio.Task[Outcome]] = set()
-        #: The attempt after one that fell silent. It runs alone: if it kills its worker, no other job dies with it.
+        #: The attempt after one that never ended. It runs alone: if it kills its worker, no other job dies with it.
         self.suspect: asyncio.Task[None] | None = None
 
     def is_full(self, concurrency: int) -> bool:
-        """Return whether no more job may begin."""
+        """Return whether no further job may begin."""
         return self.suspect is not None or len(self.running) == concurrency
 
 
 class Worker:
     """Runs the jobs of some kinds on one store, `concurrency` at a time.
 
-    As many deliveries to webhooks run beside them: no job waits for a receiver that does not answer.
+    The same number of webhook deliveries run in addition, so no job waits for a receiver that does not answer.
 
     A handler that raises is tried again after `retry.delay`, until `config.max_attempts`; then the job has failed and
-    stays in the store with its error (a dead letter). An error that trying again cannot help ends it at once, and a
-    context that is gone cancels it. So does a job that ended that many workers without an answer: it is not run again.
+    stays in the store with its error (a dead letter). An error that is not retryable fails it at once, and a deleted
+    context cancels it. A job whose attempts ended without an outcome that many times has failed too.
     """
 
     def __init__(
@@ -87,25 +87,26 @@ class Worker:
         self._handlers = handlers
         self._config = config or WorkerConfig()
         self._retry = retry or RetryConfig()
-        self._concurrency = validation.validate_integer(concurrency, "concurrency", least=1)
+        self._concurrency = validation.validate_integer(concurrency, "concurrency", minimum=1)
         self._on_event = on_event
         self._clock = clock
         self._fraction = fraction
         self._lease = timedelta(seconds=self._config.lease_seconds)
-        #: Made when work begins, as kinds may be served until then.
+        #: Built when work begins, because handlers may be added until then.
         self._lanes: list[_Lane] = []
         self._wake = asyncio.Event()
         #: Seconds of grace, once `stop` was called.
         self._grace: float | None = None
-        #: When the jobs put off here are due again.
-        self._later: list[datetime] = []
+        #: The times at which jobs that this worker put off are due again.
+        self._retry_times: list[datetime] = []
         #: After `drain(retries=True)`: seconds until a job that another worker holds or has put off may be due here.
-        self.again: float | None = None
+        self.seconds_until_due: float | None = None
 
     async def run(self) -> None:
-        """Work until `stop`; looks for jobs every `config.poll_seconds`, at once after `poke` or a hint of the store.
+        """Work until `stop`; claim jobs every `config.poll_seconds`, and at once after `poke` or a hint of the store.
 
-        A busy store is asked again later. Any other error is raised, after the running jobs were handed back.
+        If the store is busy, the worker tries again later. Any other error is raised after the running jobs were handed
+        back.
         """
         listening = self._storage.hints(self.poke) if isinstance(self._storage, HasHints) else nullcontext()
         async with listening:
@@ -114,8 +115,8 @@ class Worker:
     async def drain(self, *, retries: bool = False) -> None:
         """Run all jobs that are due or become due meanwhile; return when none is due, or on `stop`.
 
-        With `retries`, jobs that this worker put off are also waited for and tried again, and `again` says when to look
-        for jobs that others hold or have put off: a worker that was killed does not report them.
+        With `retries`, jobs that this worker put off are also waited for and retried. `seconds_until_due` is set for
+        jobs that other workers hold or have put off: a worker that was killed does not report them.
         """
         await self._work(retries=retries)
 
@@ -139,11 +140,11 @@ class Worker:
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _work(self, *, forever: bool = False, retries: bool = False) -> None:
-        """Begin due jobs until `stop`; unless `forever`, end when none is due, with `retries` when none is put off."""
+        """Begin due jobs until `stop`; unless `forever`, end when none is due, and with `retries` none is put off."""
         failures = 0
-        others = [kind for kind in self._handlers if kind not in PATIENT]
-        deliveries = [kind for kind in self._handlers if kind in PATIENT]
-        self._lanes = [_Lane(kinds) for kinds in (others, deliveries) if kinds]
+        other_kinds = [kind for kind in self._handlers if kind not in PATIENT_KINDS]
+        patient_kinds = [kind for kind in self._handlers if kind in PATIENT_KINDS]
+        self._lanes = [_Lane(kinds) for kinds in (other_kinds, patient_kinds) if kinds]
         try:
             while not self.stopping:
                 self._wake.clear()
@@ -151,7 +152,7 @@ class Worker:
                 try:
                     await self._begin_due_jobs()
                     if retries and not self._running():
-                        self.again = await self._seconds_until_due()
+                        self.seconds_until_due = await self._find_seconds_until_due()
                 except ACMSError as error:
                     failures += 1
                     last_attempt = failures == self._retry.max_attempts and not forever
@@ -181,7 +182,7 @@ class Worker:
     async def _begin_due_jobs(self) -> None:
         """Claim due jobs and begin them while there are free slots."""
         now = self._clock()
-        self._later = [when for when in self._later if when > now]
+        self._retry_times = [time for time in self._retry_times if time > now]
         for lane in self._lanes:
             while not lane.is_full(self._concurrency) and not self.stopping:
                 leases = await self._storage.claim(lane.kinds, lease=self._lease)
@@ -202,29 +203,31 @@ class Worker:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log_event(logging.ERROR, "settle_failed", error=safe_error(error))
-            self._later.append(self._clock() + self._lease)  # due again when the lease ends
+            self._retry_times.append(self._clock() + self._lease)  # the job is due again when its lease ends
 
     def _seconds_until_retry(self) -> float | None:
         """Return the seconds until a job that was put off may be due; None if this worker put none off."""
-        if not self._later:
+        if not self._retry_times:
             return None
-        wait = (min(self._later) - self._clock()).total_seconds()
-        longest = LONGEST_WAIT if self.again is None else min(LONGEST_WAIT, self.again)
-        return min(max(0.001, wait), longest)
+        seconds = (min(self._retry_times) - self._clock()).total_seconds()
+        longest = LONGEST_WAIT
+        if self.seconds_until_due is not None:
+            longest = min(LONGEST_WAIT, self.seconds_until_due)
+        return min(max(0.001, seconds), longest)  # a time that has passed gives a minimal wait
 
-    async def _seconds_until_due(self) -> float | None:
+    async def _find_seconds_until_due(self) -> float | None:
         """Return the seconds until an unfinished job, whoever holds it, may be due here, or None if there is none."""
         page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=500))
         waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
-        if page.next_after is not None:  # an older one may be due sooner
+        if page.next_after is not None:  # a job that is not on this page may be due sooner
             waits.append(self._config.lease_seconds)
         return min(*waits, LONGEST_WAIT) if waits else None
 
     def _due_in(self, job: Job) -> float:
         """Return the seconds until a job that could not be claimed may be due.
 
-        The store may use another clock: the wait is never longer than the job was held or put off for, and a job that
-        is due by the local clock is looked for every `poll_seconds`.
+        The clock of the store may differ from the local one. So the wait is never longer than the time for which the
+        job was held or put off, and a job that is due by the local clock is claimed every `poll_seconds`.
         """
         due = job.lease_until or job.not_before
         remaining = min(due - self._clock(), due - job.updated_at).total_seconds()
@@ -233,7 +236,7 @@ class Worker:
         return remaining + 0.01  # a timer may be early, and clocks are coarse
 
     async def _pause(self, seconds: float | None) -> None:
-        """Wait for `poke`, `stop` or the end of a job, at most so many seconds."""
+        """Wait for `poke`, `stop` or the end of a job, at most for a number of seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -265,22 +268,22 @@ class Worker:
     async def _attempt(self, lane: _Lane, lease: Lease) -> None:
         """Run the handler of a job under its lease, and settle the outcome.
 
-        The lease is `silent` if the attempt before ended without an answer. After too many attempts such a job has
-        failed: it may be what kills its workers.
+        The lease is `silent` if the previous attempt ended without an outcome. After too many attempts such a job has
+        failed: it may be the reason why its workers die.
         """
-        too_many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
+        too_many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT_KINDS
         if lease.silent and too_many:
-            silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
-            await self._settle(lease, Failed(error=silent))
+            error = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
+            await self._settle(lease, Failed(error=error))
             return
         work = asyncio.create_task(self._call(lane, lease))
         lane.handling.add(work)
         work.add_done_callback(lane.handling.discard)
-        if self._grace == 0:  # stopped since the job was claimed
+        if self._grace == 0:  # the worker was stopped after the job was claimed
             work.cancel()
-        lost = False
+        is_lease_lost = False
         try:
-            lost = not await self._hold_lease(work, lease)
+            is_lease_lost = not await self._hold_lease(work, lease)
         except asyncio.CancelledError:  # the event loop is about to end
             self.stop(grace=0)
         if not work.done():
@@ -290,17 +293,16 @@ class Worker:
             await self._settle(lease, work.result())
         elif self.stopping:
             await self._settle(lease, Retry(error="the worker was stopped", not_before=self._clock()))
-        elif not lost:  # the handler cancelled itself
+        elif not is_lease_lost:  # the handler cancelled itself
             await self._settle(lease, self._retry_or_fail(lease, "CancelledError"))
 
     async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
         """Run the handler; return its outcome, or the outcome that corresponds to its error."""
         try:
-            others = lane.handling - {asyncio.current_task()}
-            if lease.silent and others:
-                await asyncio.wait(
-                    others
-                )  # it runs alone: if it kills this worker, no other job dies with it
+            other_tasks = lane.handling - {asyncio.current_task()}
+            if lease.silent and other_tasks:
+                # The job runs alone: if it kills this worker, no other job dies with it.
+                await asyncio.wait(other_tasks)
             return await self._run_handler(lease)
         except LeaseLostError:  # another attempt has the job
             return None
@@ -316,11 +318,11 @@ class Worker:
     async def _run_handler(self, lease: Lease) -> Outcome:
         """Call the handler of the job, recorded as an operation of its own."""
         job = lease.job
-        about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
-        with record_operation("job", about, apart=True) as found:
-            found.note(job)
+        attributes = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
+        with record_operation("job", attributes, apart=True) as operation:
+            operation.note(job)
             outcome = await self._handlers[job.kind](self._storage, lease)
-            found.note(Done() if outcome is None else outcome)
+            operation.note(Done() if outcome is None else outcome)
             return outcome
 
     def _retry_or_fail(self, lease: Lease, error: str) -> Retry | Failed:
@@ -330,7 +332,7 @@ class Worker:
         return Retry(error=error, not_before=self._clock() + timedelta(seconds=self._delay(lease.attempt)))
 
     def _delay(self, attempt: int) -> float:
-        # A job that was retried by hand has more attempts than an exponent may have.
+        # A job that was retried by hand often may have so many attempts that the delay would overflow.
         return self._retry.delay(min(attempt, 20), self._fraction())
 
     async def _hold_lease(self, work: asyncio.Task[Outcome], lease: Lease) -> bool:
@@ -342,13 +344,13 @@ class Worker:
             try:
                 if not await self._extend_lease(lease):
                     return False
-            except ACMSError as error:  # asked again before the lease ends
+            except ACMSError as error:  # tried again before the lease ends
                 log_event(logging.WARNING, "extend_failed", job=lease.job.id, code=error.code)
 
     async def _extend_lease(self, lease: Lease) -> bool:
         """Prolong a lease; return False if another attempt has the job.
 
-        A handler may have ended the job with its append and still be tidying up: then it goes on.
+        True also if the handler has ended the job with its append and is still cleaning up: then it may continue.
         """
         try:
             await self._storage.extend(lease, by=self._lease)
@@ -358,8 +360,8 @@ class Worker:
             return job is not None and (job.state, job.attempt) == (JobState.DONE, lease.attempt)
 
     async def _read_job(self, lease: Lease) -> Job | None:
-        found = (await self._storage.jobs(JobQuery(ids=(lease.job.id,)))).items
-        return found[0] if found else None
+        jobs = (await self._storage.jobs(JobQuery(ids=(lease.job.id,)))).items
+        return jobs[0] if jobs else None
 
     async def _settle(self, lease: Lease, outcome: Outcome) -> None:
         """Store the outcome of an attempt, and report it.
@@ -382,7 +384,9 @@ class Worker:
                 if not error.retryable or failures == self._retry.max_attempts:
                     raise
                 await asyncio.sleep(self._delay(failures))
-        if job is None or job.attempt != lease.attempt:  # another attempt has it, and reports it
+        if (
+            job is None or job.attempt != lease.attempt
+        ):  # another attempt has the job, and reports its outcome
             log_event(
                 logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt
             )
@@ -404,7 +408,7 @@ class Worker:
             log_event(logging.INFO, "job_finished", **fields)
         else:
             if job.state is JobState.READY:
-                self._later.append(job.not_before)
+                self._retry_times.append(job.not_before)
             event = JobFailed(**fields, state=job.state.value, error=job.error or "")
             log_event(logging.WARNING, "job_failed", **fields, state=event.state, error=event.error)
         emit_event(self._on_event, event)
@@ -422,12 +426,12 @@ def get_background_worker(
     `storage` is the handle, or the store in front of it.
     """
     state = handles.get_loop_state(handle)
-    found: Background | None = state.background
-    if found is None:
+    background: Background | None = state.background
+    if background is None:
         sessions = handles.get_shared_state(handle).sessions
-        found = state.background = Background(storage, config, retry, on_event, state.calls, sessions)
-    found.enabled = found.enabled or config.enabled
-    return found
+        background = state.background = Background(storage, config, retry, on_event, state.calls, sessions)
+    background.enabled = background.enabled or config.enabled
+    return background
 
 
 class JobSession(Protocol):
@@ -435,7 +439,7 @@ class JobSession(Protocol):
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """By kind."""
+        """The handlers of the session's jobs by kind."""
         ...
 
     def emit(self, event: Event) -> None:
@@ -446,9 +450,9 @@ class JobSession(Protocol):
 class Background:
     """Runs the jobs that the sessions of one storage handle request, a few at a time.
 
-    It does not poll: it begins with the first `poke` and ends when no job is due and none was put off. If others hold
-    or have put off jobs that it could run, it begins again as soon as those are due: the others may have been killed.
-    It is stopped before the last user closes the handle, and may begin again afterwards.
+    It does not poll: it begins with the first `poke` and ends when no job is due and none was put off. If other workers
+    hold or have put off jobs that it could run, it begins again when those are due, since the others may have been
+    killed. It is stopped before the last user closes the handle, and may begin again afterwards.
     """
 
     def __init__(
@@ -471,26 +475,27 @@ class Background:
         self._handlers: dict[str, Handler] = {}
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
-        #: Begins again when something that others hold or have put off is due.
+        #: Timer that begins the work again when a job that others hold or have put off is due.
         self._alarm: asyncio.TimerHandle | None = None
 
     def serve(self, kind: str, handler: Handler) -> None:
-        """Run jobs of a kind with this handler, unless a session on the log has its own; the first one given stays."""
+        """Run jobs of a kind with a handler, unless a session on the log has its own; the first handler given stays."""
         sessions = self._sessions
 
         async def run(storage: StorageBackend, lease: Lease) -> Outcome:
-            asking = sessions.get(lease.job.context)
-            return await (handler if asking is None else asking.handlers.get(kind, handler))(storage, lease)
+            session = sessions.get(lease.job.context)
+            own_handler = handler if session is None else session.handlers.get(kind, handler)
+            return await own_handler(storage, lease)
 
         self._handlers.setdefault(kind, run)
 
     def serves(self, job: Job) -> bool:
-        """Return whether it will run a job once no other worker holds it."""
+        """Return whether this worker will run a job once no other worker holds it."""
         return self.enabled and not self.has_failed and job.kind in self._handlers
 
     @property
     def has_failed(self) -> bool:
-        """Whether its store refused it when it last worked: until the next `poke` it does nothing."""
+        """Whether its last work ended with an error: then it does nothing until the next `poke`."""
         task = self._task
         if task is None or not task.done() or task.cancelled():
             return False
@@ -511,21 +516,22 @@ class Background:
             config=self._config,
             retry=self._retry,
             concurrency=self._config.concurrency,
-            on_event=self._tell,
+            on_event=self._emit,
         )
         self._task = loop.create_task(self._work(worker), name="acms-background")
         self._task.add_done_callback(_log_worker_failure)
 
     async def _work(self, worker: Worker) -> None:
         await worker.drain(retries=True)
-        if worker.again is not None and not worker.stopping:
+        if worker.seconds_until_due is not None and not worker.stopping:
             self._alarm = asyncio.get_running_loop().call_later(
-                worker.again, _poke_worker, weakref.ref[Background](self)
+                worker.seconds_until_due, _poke_worker, weakref.ref[Background](self)
             )
 
-    def _tell(self, event: Event) -> None:
-        asking = self._sessions.get(getattr(event, "context_id", ""))
-        emit_event(self._on_event if asking is None else asking.emit, event)
+    def _emit(self, event: Event) -> None:
+        """Pass an event to the session whose log it is about, else to the listener of the first session."""
+        session = self._sessions.get(getattr(event, "context_id", ""))
+        emit_event(self._on_event if session is None else session.emit, event)
 
     def _cancel_alarm(self) -> None:
         if self._alarm is not None:
@@ -556,11 +562,11 @@ class Background:
             await asyncio.wait([task])
 
 
-def _poke_worker(found: weakref.ref[Background]) -> None:
-    """Poke a worker whose handle is still referenced: a timer must not keep a store open."""
-    one = found()
-    if one is not None:
-        one.poke()
+def _poke_worker(reference: weakref.ref[Background]) -> None:
+    """Poke a background worker unless it was collected: a timer must not keep a store open."""
+    background = reference()
+    if background is not None:
+        background.poke()
 
 
 def _log_worker_failure(task: asyncio.Task[None]) -> None:

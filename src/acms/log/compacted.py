@@ -13,7 +13,7 @@ from acms.model import Json, Part, Raw
 __all__ = ["REDACTED_VENDOR_PREFIX", "compaction_text", "parse_raw_json"]
 
 REDACTED_VENDOR_PREFIX = "redacted-"
-"""Prefix of the vendor of a compaction with redactions: its signature is no longer valid."""
+"""Prefix of the vendor of a compaction whose text was redacted: the provider's signature is no longer valid."""
 
 
 def parse_raw_json(raw: Raw) -> Json:
@@ -26,12 +26,12 @@ def parse_raw_json(raw: Raw) -> Json:
 
 def compaction_text(part: Part) -> str | None:
     """Return the text of a provider's compaction, "" if it is encrypted, or None for any other part."""
-    if not isinstance(part, Raw) or '"compaction"' not in part.json:
+    if not isinstance(part, Raw) or '"compaction"' not in part.json:  # spares parsing of most parts
         return None
     match part.vendor.removeprefix(REDACTED_VENDOR_PREFIX), parse_raw_json(part):
         case "anthropic", {"type": "compaction", "content": str(text)} if text.strip():
             return text
-        case "openai-responses", {"type": "compaction", "encrypted_content": str(sealed)} if sealed:
+        case "openai-responses", {"type": "compaction", "encrypted_content": str(encrypted)} if encrypted:
             return ""
         case _:
             return None

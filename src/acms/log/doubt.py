@@ -33,16 +33,17 @@ class _Statement(NamedTuple):
 
     words: frozenset[str]
     names: frozenset[str]
-    #: The first word of a statement, capitalized by position: a name only if other facts use it as one.
-    first: frozenset[str]
-    #: Its value, folded, if it has no name; "" if the value is not distinctive.
-    whole: str
-    #: All of it, folded, between spaces.
+    #: The first word of the text if it looks like a name. Its capital may come from its position, so it counts as a
+    #: name only if other facts use it as one.
+    first_word: frozenset[str]
+    #: The folded value if it contains no name, else "".
+    nameless_value: str
+    #: The whole text, folded, between spaces.
     text: str
 
 
 MENTIONS = "mentions"
-"""Key in the data of a fact: the names in the sentence it was made from."""
+"""Key in the data of a fact: the names in the sentence it was made from, which the fact itself omits."""
 
 
 def annotate_doubts(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
@@ -55,7 +56,7 @@ def annotate_doubts(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]]
     names: set[str] = set()
     names.update(*mentions.values(), *(statement.names for statement in statements.values()))
     for id, statement in statements.items():
-        statements[id] = statement._replace(names=statement.names | (statement.first & names))
+        statements[id] = statement._replace(names=statement.names | (statement.first_word & names))
     by_id = {fact.id: fact for fact in facts}
     index = _NameIndex(facts, statements)
     annotated: dict[str, Fact] = {}
@@ -76,11 +77,11 @@ def _parse_statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
     """Return the words and the names of a fact; the names are those of its value, or of its text if it has none."""
     value = _short_value(fact)
     text = _fold_text(f"{fact.subject} {fact.content} {fact.value}")
-    names, first = _extract_names(value or fact.content)
-    if value:
-        names, first = names | first, frozenset[str]()
-    whole = _fold_text(value) if value and not names and _LETTER.search(value) else ""
-    return _Statement(frozenset((*text.split(), *mentions)), names, first, whole, f" {text} ")
+    names, first_word = _extract_names(value or fact.content)
+    if value:  # a value is no sentence, so its first word is capitalized only if it is a name
+        names, first_word = names | first_word, frozenset[str]()
+    nameless_value = _fold_text(value) if value and not names and _LETTER.search(value) else ""
+    return _Statement(frozenset((*text.split(), *mentions)), names, first_word, nameless_value, f" {text} ")
 
 
 def _short_value(fact: Fact) -> str:
@@ -90,20 +91,21 @@ def _short_value(fact: Fact) -> str:
 
 
 def _extract_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in a statement, folded, and apart from them its first word if that looks like a name.
+    """Return the folded names in a statement, and separately its first word if that looks like a name.
 
-    It may have its capital only because the sentence begins with it.
+    The first word may have its capital only because the sentence begins with it.
     """
     words = _WORD.findall(unicodedata.normalize("NFKC", text))
     names = [word for word in words if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
     folded = frozenset(map(_fold_text, names))
     if not names or words[0] != names[0] or not words[0].istitle():
         return folded, frozenset()
-    first = frozenset({_fold_text(words[0])})
-    return folded - first, first
+    first_word = frozenset({_fold_text(words[0])})
+    return folded - first_word, first_word
 
 
 def _fold_text(text: str) -> str:
+    """Return the words of a text in lower case, without possessive endings, joined by spaces."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(word.removesuffix("'s").removesuffix("’s") for word in _WORD.findall(plain))
 
@@ -116,20 +118,21 @@ class _NameIndex:
 
     def __init__(self, facts: Sequence[Fact], statements: Mapping[str, _Statement]) -> None:
         self._by_name: dict[str, list[Fact]] = {}
-        #: By a whole value that has no name.
+        #: By a value that contains no name.
         self._by_value: dict[str, list[Fact]] = {}
-        known: set[str] = set()
+        known_words: set[str] = set()
         for fact in facts:
             statement = statements[fact.id]
             for name in statement.names:
                 introducing = self._by_name.setdefault(name, [])
-                if name not in known or any(old.id in fact.replaces for old in introducing):
+                if name not in known_words or any(older.id in fact.replaces for older in introducing):
                     introducing.append(fact)
-            if statement.whole:
-                self._by_value.setdefault(statement.whole, []).append(fact)
-            known.update(statement.text.split())
+            if statement.nameless_value:
+                self._by_value.setdefault(statement.nameless_value, []).append(fact)
+            known_words.update(statement.text.split())
         self._order = {value: index for index, value in enumerate(self._by_value)}
-        self._longest = max((len(value.split()) for value in self._by_value), default=0)
+        #: Maximum number of words of a value.
+        self._max_words = max((len(value.split()) for value in self._by_value), default=0)
         #: Values in a script that may omit spaces, by their first characters.
         self._unspaced: dict[str, list[str]] = {}
         for value in self._by_value:
@@ -147,16 +150,16 @@ class _NameIndex:
         return facts
 
     def _find_phrases(self, text: str) -> set[str]:
-        """Return the phrases of a text that may be values."""
+        """Return the phrases of a text that may be values: word sequences, and values in scripts without spaces."""
         words = text.split()
         phrases: set[str] = set()
         for start in range(len(words)):
-            for end in range(start + 1, min(start + self._longest, len(words)) + 1):
+            for end in range(start + 1, min(start + self._max_words, len(words)) + 1):
                 phrases.add(" ".join(words[start:end]))
         if self._unspaced:
-            starts = {text[at : at + size] for at in range(len(text)) for size in (1, 2)}
-            for start in starts & self._unspaced.keys():
-                phrases.update(value for value in self._unspaced[start] if value in text)
+            beginnings = {text[index : index + size] for index in range(len(text)) for size in (1, 2)}
+            for beginning in beginnings & self._unspaced.keys():
+                phrases.update(value for value in self._unspaced[beginning] if value in text)
         return phrases
 
 
@@ -175,7 +178,9 @@ def _may_be_premise(other: Fact, fact: Fact) -> bool:
         return False
     if not fact.attribute or (other.subject, other.attribute) != (fact.subject, fact.attribute):
         return True
-    return other.cardinality == fact.cardinality == "many"
+    return (
+        other.cardinality == fact.cardinality == "many"
+    )  # the address holds both, so neither is a newer value
 
 
 def _find_doubt(
@@ -192,7 +197,7 @@ def _find_doubt(
         if retired is None:
             if premise.doubt is not None:
                 return premise.doubt
-        elif retired.reason != "archived":
+        elif retired.reason != "archived":  # archived only because there were too many facts
             successor = by_id.get(retired.by)
             if successor is None or not _successor_supports(fact, premise, successor, statements):
                 return Doubt.of(premise)
@@ -206,14 +211,15 @@ def _successor_supports(
     value = _short_value(successor)
     if not value:
         return False
-    folded = _fold_text(value)
-    if folded == _fold_text(premise.value):
+    folded_value = _fold_text(value)
+    if folded_value == _fold_text(premise.value):
         return True
-    shared = statements[premise.id].names & statements[fact.id].words
-    return bool(shared) and shared <= set(folded.split())
+    # The fact rests on names of the premise: these must be in the new value too.
+    shared_names = statements[premise.id].names & statements[fact.id].words
+    return bool(shared_names) and shared_names <= set(folded_value.split())
 
 
-class Doubted(NamedTuple):
+class DoubtLabel(NamedTuple):
     """The label of an entry in doubt, and the versions of the messages that raised the doubt."""
 
     label: str
@@ -222,70 +228,78 @@ class Doubted(NamedTuple):
 
 def doubt_labels(
     facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]
-) -> dict[int, Doubted]:
+) -> dict[int, DoubtLabel]:
     """Return the labels of the facts, messages and summaries of a log that are in doubt, by version.
 
     A message is labelled if it is the only source of a doubted fact. A summary is labelled if it replaces a source of
     the fact or of its premise, does not replace the messages that raised the doubt, and repeats the names. `owners` are
     the contexts whose entries the log reads.
     """
-    labels: dict[int, Doubted] = {}
+    labels: dict[int, DoubtLabel] = {}
     news: dict[str, tuple[int, ...]] = {}
     for fact in facts:
         if fact.retired is not None:
             news[fact.id] = versions_of_ids(fact.retired.evidence, owners)
     #: Versions of the sources of doubted and retired facts, each with the names that a summary may repeat.
-    mentions: list[tuple[int, frozenset[str], Doubted]] = []
+    mentions: list[tuple[int, frozenset[str], DoubtLabel]] = []
     for fact in facts:
         sources = versions_of_ids(fact.sources, owners)
         if fact.doubt is not None:
-            doubted = Doubted(fact.doubt.label, news[fact.doubt.premise])
-            labels[fact.version] = doubted
+            doubt_label = DoubtLabel(fact.doubt.label, news[fact.doubt.premise])
+            labels[fact.version] = doubt_label
             if len(fact.sources) == 1 and sources:
-                labels[sources[0]] = doubted
+                labels[sources[0]] = doubt_label
         elif fact.retired is not None and fact.retired.reason in ("updated", "removed"):
-            doubted = Doubted(Doubt.of(fact).label, news[fact.id])
+            doubt_label = DoubtLabel(Doubt.of(fact).label, news[fact.id])
         else:
             continue
         statement = _parse_statement(fact)
-        names = statement.names or frozenset(filter(None, [statement.whole]))
-        mentions += [(source, names, doubted) for source in sources]
+        names = statement.names or frozenset(filter(None, [statement.nameless_value]))
+        mentions += [(source, names, doubt_label) for source in sources]
     for summary in summaries if mentions else ():
         label = _doubt_of_summary(summary, mentions)
         if label is not None:
-            labels[summary.version] = Doubted(label)
+            labels[summary.version] = DoubtLabel(label)
     return labels
 
 
-def _doubt_of_summary(summary: Entry, mentions: Iterable[tuple[int, frozenset[str], Doubted]]) -> str | None:
+def _doubt_of_summary(
+    summary: Entry, mentions: Iterable[tuple[int, frozenset[str], DoubtLabel]]
+) -> str | None:
     """Return the label of a summary that repeats the names of a doubted fact from one of its messages."""
     text = f" {_fold_text(summary.content)} "
     spans = summary.replaces if summary.covers is None else (summary.covers,)
-    for source, names, doubted in mentions:
-        knows_news = any(_is_within_spans(version, spans) for version in doubted.news)
-        if not _is_within_spans(source, spans) or knows_news:
+    for source, names, doubt_label in mentions:
+        has_read_news = any(_is_within_spans(version, spans) for version in doubt_label.news)
+        if not _is_within_spans(source, spans) or has_read_news:
             continue
         if any(f" {name} " in text for name in names):
-            return doubted.label
+            return doubt_label.label
     return None
 
 
 def outdated_summary_labels(replacements: Replacements) -> dict[int, str]:
     """Return the labels of summaries whose messages were retracted or edited since, by version.
 
-    `replacements` are those for searching: a summary that a later one replaced is labelled too, because a prompt may
-    go on showing it for a while.
+    `replacements` are those for searching. A summary that a later one replaced is labelled too, because a prompt may
+    still show it for a while.
     """
     summaries = [entry for entry in replacements.replacing if entry.kind is Kind.SUMMARY]
     by_version = {entry.version: entry for entry in replacements.replacing} if summaries else {}
     labels: dict[int, str] = {}
     for summary in summaries:
-        for first, _, by in replacements.changes(summary):
-            change = by_version[by]
+        for first, _, replacing_version in replacements.changes(summary):
+            change = by_version[replacing_version]
             if change.kind in (Kind.MESSAGE, Kind.RETRACTION):
                 reason = "updated" if change.kind is Kind.MESSAGE else ""
-                why = Doubt(premise="", premise_version=first, by=change.id, version=by, reason=reason)
-                labels[summary.version] = why.label
+                doubt = Doubt(
+                    premise="",
+                    premise_version=first,
+                    by=change.id,
+                    version=replacing_version,
+                    reason=reason,
+                )
+                labels[summary.version] = doubt.label
                 break
     return labels
 
@@ -296,5 +310,5 @@ def _is_within_spans(version: int, spans: Iterable[Span]) -> bool:
 
 def versions_of_ids(ids: Iterable[str], owners: Collection[str]) -> tuple[int, ...]:
     """Return the versions of the entries among `ids` that a log reads."""
-    places = [parse_entry_id(id) for id in ids]
-    return tuple([place[1] for place in places if place is not None and place[0] in owners])
+    origins = [parse_entry_id(id) for id in ids]
+    return tuple([origin[1] for origin in origins if origin is not None and origin[0] in owners])

@@ -7,8 +7,8 @@ The digests of an append need only the drafts, so a client can send them before 
 statement can compute every chain value set-wise. Erasing an entry deletes content and salt and keeps the digest: the
 chain still verifies, and the content cannot be guessed from the digest (decision 0005).
 
-JSON is what a store keeps and an export carries. Reading it never revives anything but known values: an unknown part
-or kind is a `CorruptRecordError`, never an import (T44).
+Stores and exports hold entries as JSON. Reading JSON builds only known classes: an unknown part or kind raises
+`CorruptRecordError` and never imports anything (T44).
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ FORMAT = 1
 
 
 def parts_to_json(parts: Sequence[Part]) -> list[dict[str, Json]]:
-    """Write parts as JSON objects."""
+    """Return the parts of a message as JSON objects."""
     return [nouns.write_part(part, wire=False) for part in parts]
 
 
-def parts_from_json(written: Sequence[Mapping[str, Json]]) -> tuple[Part, ...]:
-    """Read parts back."""
-    return tuple(
-        nouns.PARTS[item["type"]](**{name: value for name, value in item.items() if name != "type"})
-        for item in written
-    )
+def parts_from_json(items: Sequence[Mapping[str, Json]]) -> tuple[Part, ...]:
+    """Return the parts of a message from their JSON objects."""
+    parts: list[Part] = []
+    for item in items:
+        fields = {name: value for name, value in item.items() if name != "type"}
+        parts.append(nouns.PARTS[item["type"]](**fields))
+    return tuple(parts)
 
 
-def spans_from_json(written: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    """Read spans of versions."""
-    return tuple((int(first), int(last)) for first, last in written)
+def spans_from_json(pairs: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Return spans of versions from their JSON lists."""
+    return tuple((int(first), int(last)) for first, last in pairs)
 
 
 dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
@@ -53,7 +54,7 @@ dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"
 
 
 def dump_flat(values: Mapping[str, Json]) -> str:
-    """Write a mapping as `dump` does, in a fraction of the time when it holds whole numbers under plain names only."""
+    """Return a mapping as the JSON that `dump` returns; faster if it has only whole numbers under plain names."""
     items: list[str] = []
     for name in sorted(values):
         value = values[name]
@@ -63,12 +64,12 @@ def dump_flat(values: Mapping[str, Json]) -> str:
     return "{" + ",".join(items) + "}"
 
 
-def load_mapping(written: str | None) -> Mapping[str, Json]:
-    """Read a JSON object; the shared empty mapping for None."""
-    if written is None:
+def load_mapping(text: str | None) -> Mapping[str, Json]:
+    """Parse a JSON object; None gives the shared empty mapping."""
+    if text is None:
         return EMPTY
     try:
-        value = json.loads(written)
+        value = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptRecordError(f"expected a JSON object: {error}") from error
     if not isinstance(value, dict):
@@ -76,67 +77,67 @@ def load_mapping(written: str | None) -> Mapping[str, Json]:
     return MappingProxyType(value)
 
 
-_ALWAYS = "version id kind created_at content tokens total batch origin digest chain context".split()
-_USUAL = {"privacy": Privacy.ALLOW, "state": State.LIVE}
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+_REQUIRED_FIELDS = "version id kind created_at content tokens total batch origin digest chain context".split()
+_NON_EMPTY_DEFAULTS = {"privacy": Privacy.ALLOW, "state": State.LIVE}
+_DECODING_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
 def entry_to_json(entry: Entry) -> dict[str, Json]:
-    """Write an entry with everything `restore` needs; fields with their default value are left out."""
+    """Return an entry as JSON with everything `restore` needs; fields with their default value are left out."""
     fields = nouns.encode_noun(entry, Entry, wire=False)
     fields["salt"] = entry.salt and base64.b64encode(entry.salt).decode()
-    written = {name: fields.pop(name) for name in _ALWAYS}
+    record = {name: fields.pop(name) for name in _REQUIRED_FIELDS}
     for name, value in fields.items():
-        if value and value != _USUAL.get(name):
-            written[name] = value
-    return written
+        if value and value != _NON_EMPTY_DEFAULTS.get(name):
+            record[name] = value
+    return record
 
 
-def entry_from_json(written: Mapping[str, Json]) -> Entry:
-    """Read an exported entry; `CorruptRecordError` when it is not one."""
+def entry_from_json(record: Mapping[str, Json]) -> Entry:
+    """Return an exported entry from its JSON; raise `CorruptRecordError` if it is none."""
     try:
-        salt = written.get("salt")
+        salt = record.get("salt")
         salt = None if salt is None else base64.b64decode(salt)
-        for name in _ALWAYS:
-            if name not in written:
+        for name in _REQUIRED_FIELDS:
+            if name not in record:
                 raise KeyError(name)
-        return nouns.decode_noun(Entry, {"position": None, **written}, wire=False, salt=salt)
-    except _DAMAGED as error:
+        return nouns.decode_noun(Entry, {"position": None, **record}, wire=False, salt=salt)
+    except _DECODING_ERRORS as error:
         raise CorruptRecordError(f"this is not an exported entry: {error}") from error
 
 
 def context_to_json(context: Context) -> dict[str, Json]:
-    """Write a context: the first line of an export."""
+    """Return a context as the JSON that is the first line of an export."""
     return {"acms": FORMAT, **nouns.encode_noun(context, wire=False)}
 
 
-def context_from_json(written: Mapping[str, Json]) -> Context:
-    """Read an exported context; `CorruptRecordError` when it is not one or comes from a newer release."""
+def context_from_json(record: Mapping[str, Json]) -> Context:
+    """Return an exported context from its JSON; raise `CorruptRecordError` if it is none or has a newer format."""
     try:
-        if written["acms"] != FORMAT:
-            raise CorruptRecordError(f"this export has format {written['acms']}, this release reads {FORMAT}")
-        return nouns.decode_noun(Context, written, wire=False)
-    except _DAMAGED as error:
+        if record["acms"] != FORMAT:
+            raise CorruptRecordError(f"this export has format {record['acms']}, this release reads {FORMAT}")
+        return nouns.decode_noun(Context, record, wire=False)
+    except _DECODING_ERRORS as error:
         raise CorruptRecordError(f"this is not an exported context: {error}") from error
 
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-_NONCE = (_DIGITS * 8).encode()
-"""By byte: the digit of its lower five bits."""
+_DIGIT_OF_BYTE = (_DIGITS * 8).encode()
+"""Table for `bytes.translate`: each byte becomes the digit of its lower five bits."""
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 _PREFIX = {Kind.MESSAGE: "m", Kind.FACT: "f", Kind.SUMMARY: "s", Kind.EPISODE: "e", Kind.RETRACTION: "r"}
 _PREFIXES = frozenset(_PREFIX.values())
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_EMPTY = sha256()
-"""Copied for every hash: to look the algorithm up takes longer than to hash a message."""
+_SHA256 = sha256()
+"""Hash of nothing, copied for every hash: looking up the algorithm takes longer than hashing a message."""
 
 Entropy = Callable[[int], bytes]
 
 
 def _sha256_digest(data: bytes) -> bytes:
-    digest = _EMPTY.copy()
+    digest = _SHA256.copy()
     digest.update(data)
     return digest.digest()
 
@@ -152,7 +153,7 @@ def from_microseconds(micros: int) -> datetime:
 
 
 def encode_base32(number: int) -> str:
-    """Write a number in Crockford's base 32, lower case."""
+    """Return a number in Crockford's base 32, in lower case."""
     digits = _DIGITS[number & 31]
     while number := number >> 5:
         digits = _DIGITS[number & 31] + digits
@@ -172,7 +173,8 @@ def context_id(entropy: Entropy) -> str:
 def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
     """Return the id of an entry: kind, context, version, and six random digits.
 
-    It is found by its primary key and then compared whole: a version used again after a failover has another id.
+    An entry is found by its context and version, and its whole id is then compared: a version that was used again
+    after a failover has other random digits.
     """
     return f"{_PREFIX[kind]}_{context[2:]}_{encode_base32(version)}_{nonce}"
 
@@ -184,7 +186,7 @@ def is_summary(id: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def parse_entry_id(id: str) -> tuple[str, int] | None:
-    """Return the context and version an entry id points to; None when it is not an entry id."""
+    """Return the context and the version in an entry id, or None if it is no entry id."""
     fields = id.split("_")
     if len(fields) != 4 or not id.isascii():
         return None
@@ -196,7 +198,7 @@ def parse_entry_id(id: str) -> tuple[str, int] | None:
         value = _VALUES.get(digit)
         if value is None:
             return None
-        version = version << 5 | value
+        version = version << 5 | value  # five bits for each digit
     return f"c_{context}", version
 
 
@@ -206,11 +208,12 @@ def genesis_hash(context: str) -> bytes:
 
 
 def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
-    """Write everything immutable about a draft as UTF-8: the bytes that are hashed.
+    """Return everything immutable about a draft as UTF-8: these bytes are hashed.
 
     Eighteen fields joined by NUL, which no text may contain: kind, nonce, microseconds, role, content, parts, data,
     metadata, actor, origin, privacy, markers, episode, closes, group, covers, replaces, sources. An absent or empty
-    value is an empty field; structured fields are JSON with sorted keys. `created_at` is in microseconds, when known.
+    value is an empty field; structured fields are JSON with sorted keys. `created_at` is the time in microseconds,
+    if the caller has it already.
     """
     has_structure = (
         draft.parts
@@ -222,7 +225,7 @@ def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> 
         or draft.sources
     )
     moment = to_microseconds(draft.created_at) if created_at is None else created_at
-    if draft.role is not None and not has_structure:  # most messages: the same, in half the time
+    if draft.role is not None and not has_structure:  # most messages: the same bytes, in half the time
         return (
             f"{draft.kind._value_}\0{nonce}\0{moment}\0"
             f"{draft.role._value_}\0{draft.content}\0\0\0\0{draft.actor or ''}\0{draft.origin._value_}\0"
@@ -230,7 +233,7 @@ def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> 
         ).encode()
     return "\0".join(
         (
-            draft.kind._value_,  # not `value`, which is two calls of Python
+            draft.kind._value_,  # `value` is a property that costs two Python calls
             nonce,
             str(moment),
             draft.role._value_ if draft.role is not None else "",
@@ -266,18 +269,18 @@ class Stamp(NamedTuple):
 
 
 def stamp_draft(draft: Draft, entropy: Entropy, created_at: int | None = None) -> Stamp:
-    """Draw a salt and a nonce and hash the draft with them; `created_at` are its microseconds, when known."""
+    """Draw a salt and a nonce and hash the draft with them; `created_at` is as in `canonical_bytes`."""
     random = entropy(22)
-    nonce = random[16:].translate(_NONCE).decode()
+    nonce = random[16:].translate(_DIGIT_OF_BYTE).decode()
     salt = random[:16]
     return Stamp(nonce, salt, _sha256_digest(salt + canonical_bytes(draft, nonce, created_at)))
 
 
 def chain_values(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
     """Yield the chain values of the entries of one append."""
-    prefix = _EMPTY.copy()
-    for one in stamps:
-        prefix.update(one.digest)
+    prefix = _SHA256.copy()
+    for stamp in stamps:
+        prefix.update(stamp.digest)
         yield _sha256_digest(head + prefix.digest())
 
 
@@ -286,16 +289,16 @@ def seal_drafts(
 ) -> Iterator[tuple[str, bytes, bytes, bytes]]:
     """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
     stamps = [stamp_draft(draft, entropy) for draft in drafts]
-    for offset, (draft, one, chain) in enumerate(
-        zip(drafts, stamps, chain_values(head, stamps), strict=True), version
-    ):
-        yield entry_id(draft.kind, context, offset, one.nonce), one.salt, one.digest, chain
+    chains = chain_values(head, stamps)
+    for entry_version, (draft, stamp, chain) in enumerate(zip(drafts, stamps, chains, strict=True), version):
+        yield entry_id(draft.kind, context, entry_version, stamp.nonce), stamp.salt, stamp.digest, chain
 
 
 def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:
     """Yield (version, problem) for each invalid entry after `version`, whose chain value was `head`.
 
-    `entries` are the entries of one owner, ascending. A blanked entry has no salt, so its stored digest is used.
+    `entries` are the entries of one context that owns their rows, ascending. An erased or expired entry has no salt, so
+    its stored digest is used.
     """
     # A chain value covers the chain value before its append, and the digests of the append up to its entry.
     batch, head_before, digests = 0, head, sha256()
@@ -303,7 +306,7 @@ def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iter
         version += 1
         if entry.version != version:
             yield version, f"missing: the next entry is {entry.version}"
-            version = entry.version
+            version = entry.version  # report a gap once, and go on after it
         if entry.batch != batch:
             batch, head_before, digests = entry.batch, head, sha256()
         problem = _find_problem(entry)
@@ -313,7 +316,7 @@ def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iter
         head = sha256(head_before + digests.digest()).digest()
         if head != entry.chain:
             yield version, "the hash chain is broken here"
-            head = entry.chain
+            head = entry.chain  # later entries are checked against the stored value
 
 
 def _find_problem(entry: Entry) -> str | None:
@@ -330,10 +333,10 @@ def _find_problem(entry: Entry) -> str | None:
 
 
 def quote_json(text: str) -> str:
-    """Write a string as JSON; half of a surrogate pair, which no store takes, stays an escape."""
-    written = json.dumps(text, ensure_ascii=False)
+    """Return a string as JSON; a lone surrogate, which no store can keep, is written as an escape."""
+    quoted = json.dumps(text, ensure_ascii=False)
     try:
-        written.encode()
+        quoted.encode()
     except UnicodeEncodeError:
         return json.dumps(text)
-    return written
+    return quoted

@@ -26,13 +26,13 @@ LAST_VERSION = 2**32 - 1
 _NONCE = re.compile(r"[0-9a-hjkmnp-tv-z]{6}\Z")
 
 
-def validate_context(context: Context, *, own: str | None = None) -> None:
+def validate_context(context: Context, *, own_name: str | None = None) -> None:
     """Raise `ValidationError` with the field at fault of a context that is to be restored or copied.
 
-    `own` is the name of the one session that may lie in the namespace of the service.
+    `own_name` is the name of the one session that may be in the reserved namespace of the service.
     """
     validation.context_id(context.id, "id")
-    if own is None or context.key != own:
+    if own_name is None or context.key != own_name:
         validation.namespace_name(context.namespace)
     if context.key is not None and context.key not in validation.INNER:
         validation.session_name(context.key, "key")
@@ -47,22 +47,22 @@ def validate_context(context: Context, *, own: str | None = None) -> None:
             )
     else:
         validation.context_id(context.parent, "parent")
-        validation.validate_integer(context.fork, "fork", most=LAST_VERSION)
+        validation.validate_integer(context.fork, "fork", maximum=LAST_VERSION)
         for owner, last in context.lineage:
             validation.context_id(owner, "lineage")
-            validation.validate_integer(last, "lineage", most=LAST_VERSION)
+            validation.validate_integer(last, "lineage", maximum=LAST_VERSION)
     validation.validate_integer(context.settings_rev, "settings_rev")
     validate_settings(context.settings)
 
 
 def validate_entry(entry: Entry) -> None:
     """Raise `ValidationError` with the field at fault of an entry that is to be restored or copied."""
-    validation.validate_integer(entry.version, "version", least=1, most=LAST_VERSION)
+    validation.validate_integer(entry.version, "version", minimum=1, maximum=LAST_VERSION)
     _check_id(entry)
-    validation.validate_integer(entry.batch, "batch", least=1, most=entry.version)
-    validation.validate_integer(entry.tokens, "tokens", most=validation.PARTS * validation.BUDGET)
+    validation.validate_integer(entry.batch, "batch", minimum=1, maximum=entry.version)
+    validation.validate_integer(entry.tokens, "tokens", maximum=validation.PARTS * validation.BUDGET)
     validation.validate_integer(entry.total, "total")
-    validation.validate_integer(entry.episode, "episode", most=entry.version)
+    validation.validate_integer(entry.episode, "episode", maximum=entry.version)
     validation.optional_name(entry.key, "key")
     validation.optional_name(entry.actor, "actor")
     validation.optional_name(entry.group, "group")
@@ -78,18 +78,18 @@ def validate_entry(entry: Entry) -> None:
         validation.validate_text(source, "sources", limit=validation.NAME_CHARS)
     validation.validate_metadata(entry.metadata)
     validation.serialize_document(dict(entry.data), "data")
-    if entry.kind is not Kind.MESSAGE:
+    if entry.kind is not Kind.MESSAGE:  # these names belong to the other kinds
         for name, value in entry.data.items():
-            if name in _DATA:
-                _DATA[name](value, f"data.{name}")
+            if name in _DATA_CHECKS:
+                _DATA_CHECKS[name](value, f"data.{name}")
 
 
 def _check_id(entry: Entry) -> None:
     validation.context_id(entry.context, "context")
     nonce = entry.id[-6:]
     if entry.id != entry_id(entry.kind, entry.context, entry.version, nonce) or not _NONCE.match(nonce):
-        wanted = f"{entry.kind.value[0]}_{entry.context[2:]}_{encode_base32(entry.version)}_ and six more"
-        raise ValidationError(f"is not the id of this entry, which is {wanted}", field="id")
+        expected = f"{entry.kind.value[0]}_{entry.context[2:]}_{encode_base32(entry.version)}_ and six more"
+        raise ValidationError(f"is not the id of this entry, which is {expected}", field="id")
 
 
 def _check_hashes(entry: Entry) -> None:
@@ -135,8 +135,8 @@ def _check_number(value: Json, field: str) -> None:
 
 
 def _check_texts(value: Json, field: str) -> None:
-    for one in validation.require_list(value, field):
-        validation.validate_text(one, field)
+    for text in validation.require_list(value, field):
+        validation.validate_text(text, field)
 
 
 def _check_time(value: Json, field: str) -> None:
@@ -147,7 +147,7 @@ def _check_time(value: Json, field: str) -> None:
 
 
 def _check_counts(value: Json, field: str) -> None:
-    """Check whole numbers by name."""
+    """Check an object that has whole numbers by name."""
     for name, count in validation.require_object(value, field).items():
         validation.validate_integer(count, f"{field}.{name}")
 
@@ -159,14 +159,14 @@ def _check_lost(value: Json, field: str) -> None:
 
 
 def _check_levels(value: Json, field: str) -> None:
-    for index, one in enumerate(validation.require_list(value, field)):
-        level = validation.require_object(one, f"{field}[{index}]")
+    for index, item in enumerate(validation.require_list(value, field)):
+        level = validation.require_object(item, f"{field}[{index}]")
         validation.validate_text(level.get("content"), f"{field}[{index}].content")
         validation.validate_integer(level.get("tokens"), f"{field}[{index}].tokens")
 
 
 def _check_demoted(value: Json, field: str) -> None:
-    """Check ids of messages, each with the spans of characters that are still good."""
+    """Check pairs of the id of a demoted message and its spans of characters that are still valid."""
     for row in validation.require_list(value, field):
         if len(validation.require_list(row, field)) != 2:
             raise ValidationError("must hold pairs of an id and its spans", field=field)
@@ -185,7 +185,7 @@ def _check_origin(value: Json, field: str) -> None:
 
 _TEXTS = "subject attribute value cardinality fact_type scope reason summarizer job".split()
 _INTEGERS = "before after preserved removed level upto episode".split()
-_DATA: Mapping[str, Callable[[Json, str], object]] = {
+_DATA_CHECKS: Mapping[str, Callable[[Json, str], object]] = {
     **dict.fromkeys(_TEXTS, validation.validate_text),
     **dict.fromkeys(_INTEGERS, validation.validate_integer),
     **dict.fromkeys(("valid_from", "valid_to", "said"), _check_time),
@@ -200,4 +200,4 @@ _DATA: Mapping[str, Callable[[Json, str], object]] = {
     summary_levels.LEVELS: _check_levels,
     trust.TRUST: _check_origin,
 }
-"""Parsers for the names that ACMS itself writes into the data of an entry; other names are plain JSON."""
+"""Checks for the values that ACMS itself writes into the data of an entry, by name; other names hold plain JSON."""

@@ -55,13 +55,13 @@ def normalize_address(subject: str, attribute: str) -> Address:
     return _normalize_label(subject, name=True), _normalize_label(attribute)
 
 
-def has_address(where: Address) -> bool:
-    """Whether facts can share the address: an attribute is required, a subject alone is too broad."""
-    return bool(where[1])
+def has_address(address: Address) -> bool:
+    """Whether facts can share an address: it needs an attribute, since a subject alone is too broad."""
+    return bool(address[1])
 
 
 def _normalize_label(label: str, *, name: bool = False) -> str:
-    """Return a subject (`name`) or an attribute for comparison: without case, articles and the endings of plurals."""
+    """Return a label for comparison, without case, articles and plural endings; `name` is true for a subject."""
     text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label)).replace("\N{MINUS SIGN}", "-")
     if not text.isascii():  # letters of many scripts have marks, which make another word
         text = "".join([" " if _is_foreign_sign(character) else character for character in text])
@@ -69,7 +69,7 @@ def _normalize_label(label: str, *, name: bool = False) -> str:
     for word in _NAME.findall(text):
         singular = word[:-1] if _ACRONYMS.fullmatch(word) else word
         words.append(singular.casefold())
-    words = [word for word in words if word not in _ARTICLES] or words
+    words = [word for word in words if word not in _ARTICLES] or words  # a label may be only "A"
     # A short single word is hardly a plural: Adams and Mars are names, invoices are not.
     is_short_name = name and len(words) == 1 and len(words[0]) < 6
     return " ".join(words if is_short_name else map(_singularize_word, words))
@@ -81,8 +81,8 @@ def _is_foreign_sign(character: str) -> bool:
 
 
 def _singularize_word(word: str) -> str:
-    """Return a word as its plural and its singular have it in common; not always a word of the language."""
-    if len(word) < 4 or not word.isascii():
+    """Return a stem that the singular and the plural of a word share; it is not always a word of the language."""
+    if len(word) < 4 or not word.isascii():  # short words and other languages have no reliable plural ending
         return word
     if _SIBILANT.search(word):
         word = word[:-2]
@@ -110,18 +110,19 @@ class FactHistory:
     """The facts of a log at a version: which are active, and what retired the others."""
 
     def __init__(self, entries: Iterable[Entry], replacements: Replacements) -> None:
-        """Take every fact up to a version, and the replacements in force at that version."""
+        """Take every fact up to a version, and the replacements at that version."""
         facts = [entry for entry in entries if entry.kind is Kind.FACT]
         self.entries = sorted(facts, key=attrgetter("version"))
         self._replacements = replacements
-        known = {entry.version: entry for entry in self.entries}
-        #: By version: the fact with effect that supersedes it.
+        by_version = {entry.version: entry for entry in self.entries}
+        #: By version: the fact with effect that supersedes it, the newest if there are several.
         self._successors: dict[int, Entry] = {}
-        for successor in replacements.retiring:
+        for successor in replacements.retirements:
             if successor.kind is Kind.FACT:
-                for version in _versions_in_spans(successor.replaces, known):
+                for version in _versions_in_spans(successor.replaces, by_version):
                     self._successors.setdefault(version, successor)
-        self._effect = {entry.version for entry in replacements.retiring}
+        #: Versions of facts and retractions with effect.
+        self._effective_versions = {entry.version for entry in replacements.retirements}
         self._supersede_rivals()
         #: By version of a successor: the facts that it supersedes.
         self._superseded: dict[int, list[Entry]] = {}
@@ -131,13 +132,14 @@ class FactHistory:
                 self._superseded.setdefault(successor.version, []).append(entry)
 
     def _supersede_rivals(self) -> None:
-        """Keep only the newest fact active at an address of cardinality one, whatever wrote the others.
+        """Keep only the newest fact active at an address of cardinality one.
 
-        Facts that are true at another time stay active too.
+        A fact may be there without replacing the others, so versions decide. Facts that are true at another time stay
+        active too.
         """
-        uncovered = [entry for entry in self.entries if self.uncovered(entry)]
+        unreplaced = [entry for entry in self.entries if self.is_unreplaced(entry)]
         by_address: dict[Address, list[Entry]] = {}
-        for entry in uncovered:
+        for entry in unreplaced:
             address = address_of(entry)
             if has_address(address):
                 by_address.setdefault(address, []).append(entry)
@@ -151,39 +153,39 @@ class FactHistory:
                         self._successors[entry.version] = newer
                         superseded.add(entry.version)
                         break
-        self.in_force = [entry for entry in uncovered if entry.version not in superseded]
+        #: The active facts, oldest first.
+        self.active = [entry for entry in unreplaced if entry.version not in superseded]
 
-    def uncovered(self, entry: Entry) -> bool:
+    def is_unreplaced(self, entry: Entry) -> bool:
         """Whether a fact has its content and no entry has replaced or retracted it."""
         return entry.state is State.LIVE and self._replacements.replaced_by(entry.version) is None
 
-    def chain(self, entry: Entry) -> list[Entry]:
+    def find_predecessors(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes, directly or indirectly, newest first."""
-        found: dict[int, Entry] = {}
-        waiting = self.before(entry)
+        predecessors: dict[int, Entry] = {}
+        waiting = self.find_direct_predecessors(entry)
         while waiting:
             older = waiting.pop()
-            if older.version not in found:
-                found[older.version] = older
-                waiting += self.before(older)
-        return [found[version] for version in sorted(found, reverse=True)]
+            if older.version not in predecessors:
+                predecessors[older.version] = older
+                waiting += self.find_direct_predecessors(older)
+        return [predecessors[version] for version in sorted(predecessors, reverse=True)]
 
-    def before(self, entry: Entry) -> list[Entry]:
+    def find_direct_predecessors(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes directly."""
-        superseded = list(self._superseded.get(entry.version, ()))
-        if (
-            entry.replaces and entry.version not in self._effect
-        ):  # it is retired: the replacements do not show them
-            inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
-            superseded += [one for one in self.entries if one.version in inside]
-        return superseded
+        predecessors = list(self._superseded.get(entry.version, ()))
+        # A retired fact has no effect, so the replacements do not have the facts that it replaced.
+        if entry.replaces and entry.version not in self._effective_versions:
+            versions = _versions_in_spans(entry.replaces, {fact.version: fact for fact in self.entries})
+            predecessors += [fact for fact in self.entries if fact.version in versions]
+        return predecessors
 
-    def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
-        """Return why a fact is not in force; `by_version` has every entry that replaces something."""
+    def find_retirement(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
+        """Return why a fact is no longer active, or None if it is; `by_version` has all replacing entries."""
         replacement = self._replacements.replaced_by(entry.version)
         successor = self._successors.get(entry.version)
         if successor is not None:
-            # The entry that ended the successor may also have ended what the successor had replaced.
+            # An entry that ended the successor may have ended this fact with it: the successor stays the reason.
             successor_replacement = self._replacements.replaced_by(successor.version)
             if replacement in (None, successor.version, successor_replacement):
                 return _make_retired("updated", successor)
@@ -195,8 +197,10 @@ class FactHistory:
         return _make_retired(_text_field(cause, "reason") or "replaced", cause)
 
 
-def _make_retired(reason: str, by: Entry) -> Retired:
-    return Retired(reason=reason, version=by.version, by=by.id, evidence=by.sources, at=_stated_at(by))
+def _make_retired(reason: str, cause: Entry) -> Retired:
+    return Retired(
+        reason=reason, version=cause.version, by=cause.id, evidence=cause.sources, at=_stated_at(cause)
+    )
 
 
 def _stated_at(entry: Entry) -> datetime:
@@ -208,24 +212,24 @@ def _period_of_entry(entry: Entry) -> Period:
     return Period(_parse_time(entry.data.get("valid_from")), _parse_time(entry.data.get("valid_to")))
 
 
-def _supersedes_entry(new: Entry, old: Entry) -> bool:
-    return ends_older_period(_period_of_entry(new), _period_of_entry(old), _stated_at(new))
+def _supersedes_entry(newer: Entry, older: Entry) -> bool:
+    return ends_older_period(_period_of_entry(newer), _period_of_entry(older), _stated_at(newer))
 
 
-def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
-    """Return the versions of the known entries in some spans, looping over the shorter of the two."""
-    found: set[int] = set()
+def _versions_in_spans(spans: Iterable[Span], by_version: Mapping[int, Entry]) -> set[int]:
+    """Return the versions of entries that lie in some spans; loop over a span or the entries, whichever is shorter."""
+    versions: set[int] = set()
     for first, last in spans:
-        if last - first < len(known):
-            found.update(version for version in range(first, last + 1) if version in known)
+        if last - first < len(by_version):
+            versions.update(version for version in range(first, last + 1) if version in by_version)
         else:
-            found.update(version for version in known if first <= version <= last)
-    return found
+            versions.update(version for version in by_version if first <= version <= last)
+    return versions
 
 
 def active_facts(entries: Iterable[Entry], replacements: Replacements) -> list[Entry]:
-    """Return the facts in force, oldest first."""
-    return FactHistory(entries, replacements).in_force
+    """Return the active facts, oldest first."""
+    return FactHistory(entries, replacements).active
 
 
 def collect_facts(
@@ -246,8 +250,8 @@ def collect_facts(
     facts: list[Fact] = []
     for entry in history.entries:
         if entry.state is State.LIVE:
-            retired = history.retired(entry, by_version)
-            replaces = tuple(older.id for older in history.chain(entry))
+            retired = history.find_retirement(entry, by_version)
+            replaces = tuple(older.id for older in history.find_predecessors(entry))
             facts.append(as_fact(entry, retired=retired, replaces=replaces, originals=originals))
     return annotate_doubts(facts, mentions)
 
@@ -256,26 +260,28 @@ def _is_fact_id(id: str) -> bool:
     return id.startswith("f_")
 
 
-def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
-    """Return by version the period in which each fact in force is true; `found` are all facts, oldest first."""
-    periods = validity_periods(found, find_rival_pairs(found))
-    active = [fact for fact in found if fact.retired is None and fact.id in periods]
+def valid_times(facts: Sequence[Fact]) -> dict[int, Period]:
+    """Return by version the period in which each active fact is true; `facts` are all facts, oldest first."""
+    periods = validity_periods(facts, find_rival_pairs(facts))
+    active = [fact for fact in facts if fact.retired is None and fact.id in periods]
     return {
         fact.version: periods[fact.id]._replace(source=fact.sources[-1] if fact.sources else "")
         for fact in active
     }
 
 
-def find_rival_pairs(found: Iterable[Fact]) -> list[tuple[str, str]]:
+def find_rival_pairs(facts: Iterable[Fact]) -> list[tuple[str, str]]:
     """Return pairs of ids, an older and a newer fact of one address that holds one value at a time."""
     by_address: dict[Address, list[Fact]] = {}
     pairs: list[tuple[str, str]] = []
-    for fact in found:
+    for fact in facts:
         address = normalize_address(fact.subject, fact.attribute)
         if has_address(address):
-            older = by_address.setdefault(address, [])
-            pairs += [(old.id, fact.id) for old in older if "one" in (old.cardinality, fact.cardinality)]
-            older.append(fact)
+            older_facts = by_address.setdefault(address, [])
+            for older in older_facts:
+                if "one" in (older.cardinality, fact.cardinality):
+                    pairs.append((older.id, fact.id))
+            older_facts.append(fact)
     return pairs
 
 
@@ -309,7 +315,8 @@ def as_fact(
         valid_to=_parse_time(data.get("valid_to")),
         stated_at=_stated_at(entry),
         trust=trust.trust_of_entry(entry),
-        sources=tuple(id for id in entry.sources if not _is_fact_id(id)),  # a fork cites facts it adopted
+        # A fact that a fork adopted also cites the original fact, which is not a message.
+        sources=tuple(id for id in entry.sources if not _is_fact_id(id)),
         replaces=replaces,
         depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
         context=entry.context,
@@ -322,8 +329,8 @@ def as_fact(
 def _parse_time(value: Any) -> datetime | None:
     if not isinstance(value, str):
         return None
-    found = datetime.fromisoformat(value)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(value)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 # ── effects of a log change on facts ────────────────────────────────────────────────────────────────────────────────
@@ -347,14 +354,20 @@ def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
 def find_collision(
     entries: Sequence[Entry], before: Replacements, after: Replacements
 ) -> tuple[Entry, Entry] | None:
-    """Return a fact that a change of the log makes active again, and a rival that is active then; or None.
+    """Return a fact that a change of the log would restore, and a rival that would be active then; or None.
 
-    `before` and `after` are the covers without and with the change. Rivals share an address that holds one value.
+    `before` and `after` are the replacements without and with the change. Rivals share an address that holds one value.
     """
     now, later = FactHistory(entries, before), FactHistory(entries, after)
-    restored = [one for one in entries if later.uncovered(one) and not now.uncovered(one)]
-    others = {entry.version for entry in (*restored, *now.in_force)}
-    remaining = [entry for entry in entries if entry.version in others and later.uncovered(entry)]
+    restored: list[Entry] = []
+    for entry in entries:
+        if later.is_unreplaced(entry) and not now.is_unreplaced(entry):
+            restored.append(entry)
+    candidate_versions = {entry.version for entry in (*restored, *now.active)}
+    remaining: list[Entry] = []
+    for entry in entries:
+        if entry.version in candidate_versions and later.is_unreplaced(entry):
+            remaining.append(entry)
     for entry in restored:
         for other in remaining:
             if are_rivals(entry, other):
@@ -362,40 +375,49 @@ def find_collision(
     return None
 
 
-def are_rivals(one: Entry, other: Entry) -> bool:
-    """Whether two facts cannot both be in force: they have one address, of cardinality one, and one ends the other."""
-    address = address_of(one)
-    if one.version == other.version or not has_address(address) or address != address_of(other):
+def are_rivals(fact: Entry, other: Entry) -> bool:
+    """Whether two facts cannot both be active: they share an address of cardinality one, and one ends the other."""
+    address = address_of(fact)
+    if fact.version == other.version or not has_address(address) or address != address_of(other):
         return False
-    if "one" not in (one.data.get("cardinality"), other.data.get("cardinality")):
+    if "one" not in (fact.data.get("cardinality"), other.data.get("cardinality")):
         return False
-    old, new = sorted((one, other), key=attrgetter("version"))
-    return _supersedes_entry(new, old)
+    older, newer = sorted((fact, other), key=attrgetter("version"))
+    return _supersedes_entry(newer, older)
 
 
 def find_revoked_facts(
-    entries: Sequence[Entry], replacements: Replacements, gone: frozenset[str], *, whole: bool = False
+    entries: Sequence[Entry],
+    replacements: Replacements,
+    removed_ids: frozenset[str],
+    *,
+    require_all_sources: bool = False,
 ) -> list[Entry]:
-    """Return the active facts to retire along with some messages: the facts that were made from them.
+    """Return the facts to retire when some messages are removed: the active facts that were made from them.
 
-    The facts these superseded become active again, unless they were made from the same messages or another fact fills
-    their address. With `whole`, only facts that were made from no other messages are retired.
+    The facts that a retired fact had superseded would become active again. They are retired too if they were made from
+    removed messages, or if another fact fills their address. With `require_all_sources`, a fact is retired only if all
+    its sources are removed.
     """
 
-    def is_made_from_gone(entry: Entry) -> bool:
-        if whole:
-            return bool(entry.sources) and gone.issuperset(entry.sources)
-        return not gone.isdisjoint(entry.sources)
+    def loses_its_sources(entry: Entry) -> bool:
+        if require_all_sources:
+            return bool(entry.sources) and removed_ids.issuperset(entry.sources)
+        return not removed_ids.isdisjoint(entry.sources)
 
     history = FactHistory(entries, replacements)
     retired: list[Entry] = []
     remaining: list[Entry] = []
-    for entry in history.in_force:
-        (retired if is_made_from_gone(entry) else remaining).append(entry)
+    for entry in history.active:
+        if loses_its_sources(entry):
+            retired.append(entry)
+        else:
+            remaining.append(entry)
     waiting = list(reversed(retired))
     while waiting:
-        for older in reversed(history.before(waiting.pop())):  # the newest comes back first
-            if is_made_from_gone(older) or any(are_rivals(older, other) for other in remaining):
+        # The newest predecessor is restored first, and then fills the address for the older ones.
+        for older in reversed(history.find_direct_predecessors(waiting.pop())):
+            if loses_its_sources(older) or any(are_rivals(older, other) for other in remaining):
                 retired.append(older)
                 waiting.append(older)
             else:

@@ -3,8 +3,10 @@
 Supports Chat Completions (`content` as text, parts or None, `tool_calls`, the roles tool and function), items of
 Responses, and messages of Anthropic (text or blocks). Each known part becomes a part of the log; its other fields are
 kept after it, verbatim, in a `Raw` part of the vendor `EXTRA_FIELDS`, which no codec sends. An unknown part is a `Raw`
-of its vendor. Marks of a prompt cache belong to a request, not to the message, and are dropped. Bytes are never stored:
-a `KeepMedia` passed by the caller receives them and returns their reference; without one they are refused.
+of its vendor. Cache marks belong to a request, not to the message, and are dropped. Bytes are never stored: a
+`KeepMedia` passed by the caller receives them and returns their reference; without one they are refused.
+
+A *turn* is the keyword arguments of one `ingest`. One message of a provider may become several turns.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
 
 WINDOW = "response.compaction"
-"""OpenAI's name for a conversation compacted on demand: user messages, and an item that replaces the rest."""
+"""OpenAI's type of a conversation compacted on demand: user messages, and an item that replaces all others."""
 
 FIELDS = frozenset(
     "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
@@ -47,14 +49,14 @@ _ANSWER = frozenset(
 )
 KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
 """Fields that a message with a role may have."""
-_OURS = ("markers", "created_at", "privacy", "origin", "actor_id")
+_INGEST_FIELDS = ("markers", "created_at", "privacy", "origin", "actor_id")
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
-_NOTHING: tuple[Json, ...] = (None, "", [], {})
+_EMPTY_VALUES: tuple[Json, ...] = (None, "", [], {})
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields in which servers of the chat format return reasoning."""
-_MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
-_CHAT = frozenset(("image_url", "input_audio", "file"))
+_CACHE_MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
+_CHAT_PART_TYPES = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -103,10 +105,11 @@ def _is_own_message(message: Mapping[str, Any]) -> bool:
 def _read_item_message(message: Mapping[str, Any], location: Location) -> Turn:
     """Read an item of Responses, with the arguments of `ingest` beside it."""
     adapter_parts = _adapter_parts(message)
-    ours = {*_OURS, "key", "idempotency_key"}
+    ingest_fields = {*_INGEST_FIELDS, "key", "idempotency_key"}
     if adapter_parts:
-        ours.add("parts")
-    turn = _read_item({name: value for name, value in message.items() if name not in ours}, location)
+        ingest_fields.add("parts")
+    item = {name: value for name, value in message.items() if name not in ingest_fields}
+    turn = _read_item(item, location)
     if adapter_parts:
         turn["parts"] = [*turn.get("parts", ()), *adapter_parts]
     return _copy_ingest_fields(turn, message)
@@ -134,7 +137,8 @@ def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
 
 def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
     """Copy the other arguments of `ingest` from a message to a turn; the id given by a provider becomes its key."""
-    for name in _OURS if "role" not in message else (*_OURS, "metadata"):
+    # An item has no role, and its metadata are the provider's.
+    for name in _INGEST_FIELDS if "role" not in message else (*_INGEST_FIELDS, "metadata"):
         if message.get(name) is not None:
             turn.setdefault(name, message[name])
     key = message.get("key", message.get("idempotency_key"))
@@ -149,13 +153,13 @@ def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
 
 
 def _read_role_message(message: Mapping[str, Any], location: Location, unknown: Sequence[str]) -> list[Turn]:
-    """Read a message of a chat API: tool results in its content become messages of their own, before the rest.
+    """Parse a message of a chat API; tool results in its content become turns of their own before the other parts.
 
     `unknown` names its unknown fields, which are kept.
     """
     location = location._replace(vendor=_guess_vendor(message))
     name = message.get("name")
-    if message["role"] == "function" and isinstance(name, str):  # before calls had ids
+    if message["role"] == "function" and isinstance(name, str):  # an older form, in which calls have no ids
         turn = {"role": "tool", "content": message.get("content") or "", "tool_call_id": f"call_{name}"}
         return [_copy_ingest_fields(turn, message)]
     answers, content = _read_contents(message.get("content"), location.at("content"))
@@ -187,19 +191,22 @@ def _read_envelope(
     message: Mapping[str, Any], location: Location, unknown: Sequence[str], parts: list[Part]
 ) -> dict[str, Json]:
     """Return the other fields of a message; the transcript and the bytes of audio are added to `parts`."""
-    rest = {name: message[name] for name in _ENVELOPE if message.get(name)}
-    if isinstance(rest.get("audio"), Mapping):
-        rest["audio"] = _read_audio_answer(rest["audio"], location.at("audio"), parts)
+    extra = {name: message[name] for name in _ENVELOPE if message.get(name)}
+    if isinstance(extra.get("audio"), Mapping):
+        extra["audio"] = _read_audio_answer(extra["audio"], location.at("audio"), parts)
     if message.get("status") not in (None, "completed"):
-        rest["status"] = message["status"]
-    fields = {name: message[name] for name in unknown if name not in _MARKS and message[name] not in _NOTHING}
-    if fields:
-        rest["fields"] = {location.vendor: replace_inline_bytes(fields, location)}
-    return rest
+        extra["status"] = message["status"]
+    unknown_fields: dict[str, Json] = {}
+    for name in unknown:
+        if name not in _CACHE_MARKS and message[name] not in _EMPTY_VALUES:
+            unknown_fields[name] = message[name]
+    if unknown_fields:
+        extra["fields"] = {location.vendor: replace_inline_bytes(unknown_fields, location)}
+    return extra
 
 
 def _read_reasoning(message: Mapping[str, Any], location: Location) -> list[Part]:
-    """Return the reasoning of a model, from the first field for it that servers of the chat format have."""
+    """Return the reasoning of a model from the first field that has it: servers repeat it in several fields."""
     if message["role"] != "assistant":
         return []
     parts: list[Part] = []
@@ -240,7 +247,7 @@ def of_gemini(message: Mapping[str, Any]) -> bool:
 
 def _read_content_of_gemini(message: Mapping[str, Any], location: Location) -> list[Turn]:
     """Read a content of Gemini; answers to calls come first, each a message of its own."""
-    from acms.log import gemini  # those who have none do without
+    from acms.log import gemini  # most programs never need this module
 
     answers, parts = gemini.read_content_parts(message, location, encode_strict_json)
     turns: list[Turn] = [{"role": "tool", "content": "", "parts": answer} for answer in answers]
@@ -252,7 +259,7 @@ def _read_content_of_gemini(message: Mapping[str, Any], location: Location) -> l
 
 
 def _read_audio_answer(audio: Mapping[str, Any], location: Location, parts: list[Part]) -> Json:
-    """Read the audio of an answer: its transcript is text, its bytes are kept elsewhere; return the rest."""
+    """Add the transcript and the bytes of an audio answer to `parts`, as text and as media; return its other fields."""
     if audio.get("transcript"):
         parts.append(Text(location.at("transcript").text(audio["transcript"])))
     if audio.get("data"):
@@ -265,8 +272,9 @@ def _read_contents(content: object, location: Location) -> tuple[list[Turn], lis
     if isinstance(content, str):
         return [], [Text(content)] if content else []
     if content is not None and not isinstance(content, list | tuple):
-        wrong = f"must be a text or a list of parts, not {type(content).__name__}"
-        raise ValidationError(wrong, field=location.field)
+        raise ValidationError(
+            f"must be a text or a list of parts, not {type(content).__name__}", field=location.field
+        )
     answers: list[Turn] = []
     parts: list[Part] = []
     for index, block in enumerate(content or ()):
@@ -292,17 +300,17 @@ def _read_calls(message: Mapping[str, Any], location: Location) -> Iterator[Part
 
 def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
     """Copy the fields of a message to the turns made from it; keys after the first get a number as suffix."""
-    found = [_copy_ingest_fields(turn, message) for turn in turns]
-    for index, turn in enumerate(found[1:], 1):
+    numbered = [_copy_ingest_fields(turn, message) for turn in turns]
+    for index, turn in enumerate(numbered[1:], 1):
         if "key" in turn:
             turn["key"] = f"{turn['key']}:{index}"
-    return found
+    return numbered
 
 
-def _set_content(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
-    """Put parts and other fields into a message; if all parts are texts they become its content."""
-    if rest:
-        parts = [*parts, Raw(EXTRA_FIELDS, encode_strict_json(dict(rest)))]
+def _set_content(turn: Turn, parts: list[Part], extra: Mapping[str, Json]) -> None:
+    """Put parts and extra fields into a turn; if all parts are texts they become its content."""
+    if extra:
+        parts = [*parts, Raw(EXTRA_FIELDS, encode_strict_json(dict(extra)))]
     if parts and all(type(part) is Text for part in parts):
         turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
         return
@@ -313,7 +321,7 @@ def _set_content(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> Non
 
 
 def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, location: Location) -> Turn:
-    """Make a message the answer to a call: its texts are the output, media follow it."""
+    """Make a turn the answer to a call: its texts become the output, and media become parts after it."""
     turn["tool_call_id"] = location.at("tool_call_id").name(call_id)
     turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
     others = [part for part in parts if not isinstance(part, Text)]
@@ -323,13 +331,13 @@ def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, location
 
 
 def _guess_vendor(message: Mapping[str, Any]) -> str:
-    """Guess the vendor of a message: unknown parts are kept under this name."""
+    """Guess the vendor of a message from its fields and parts; unknown parts are kept under this name."""
     content = message.get("content")
     kinds = [part.get("type") for part in _only_mappings(content)]
     kinds = [kind for kind in kinds if isinstance(kind, str)]
     if any(kind.startswith(("input_", "output_")) for kind in kinds):
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
-    if isinstance(content, str) or not _CHAT.isdisjoint(kinds):
+    if isinstance(content, str) or not _CHAT_PART_TYPES.isdisjoint(kinds):
         return "openai-chat"
     if message.get("role") in ("tool", "developer"):
         return "openai-chat"
@@ -375,22 +383,25 @@ def _read_part(block: object, location: Location) -> list[Part]:
     )
 
 
-def _surplus_parts(block: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return the fields of a block that its parts do not hold, as a `Raw` part.
+def _extra_parts(block: Mapping[str, Any], *parsed_names: str) -> list[Part]:
+    """Return the fields of a block except the parsed ones, in a `Raw` part; no part if none is left.
 
-    `held` names the fields that they hold. Cache marks and empty or default values are left out.
+    Cache marks and empty or default values are left out.
     """
-    left_out = {*held, *_MARKS, "type"}
-    rest = {name: value for name, value in block.items() if name not in left_out}
-    rest = {name: value for name, value in rest.items() if value not in (None, [], {}, "auto")}
-    return [Raw(EXTRA_FIELDS, encode_strict_json({"type": block["type"], **rest}))] if rest else []
+    skipped_names = {*parsed_names, *_CACHE_MARKS, "type"}
+    extra: dict[str, Json] = {}
+    for name, value in block.items():
+        if name not in skipped_names and value not in (None, [], {}, "auto"):
+            extra[name] = value
+    return [Raw(EXTRA_FIELDS, encode_strict_json({"type": block["type"], **extra}))] if extra else []
 
 
 def _read_text(block: Mapping[str, Any], location: Location) -> list[Part]:
-    surplus = _surplus_parts(block, "text")
-    if surplus and location.vendor != "anthropic":
-        surplus = _surplus_parts({**block, "vendor": location.vendor}, "text")
-    return [Text(location.at("text").text(block.get("text"))), *surplus]
+    extra_parts = _extra_parts(block, "text")
+    if extra_parts and location.vendor != "anthropic":
+        # Fields of a text, such as citations, fit only their vendor; without this field it is Anthropic.
+        extra_parts = _extra_parts({**block, "vendor": location.vendor}, "text")
+    return [Text(location.at("text").text(block.get("text"))), *extra_parts]
 
 
 def _read_refusal(block: Mapping[str, Any], location: Location) -> list[Part]:
@@ -403,29 +414,29 @@ def _read_thinking(block: Mapping[str, Any], location: Location) -> list[Part]:
     text = location.at("thinking").text(block.get("thinking"))
     if signature is not None:
         signature = location.at("signature").text(signature)
-    return [Reasoning(text, signature), *_surplus_parts(block, "thinking", "signature")]
+    return [Reasoning(text, signature), *_extra_parts(block, "thinking", "signature")]
 
 
 def _tool_use(block: Mapping[str, Any], location: Location) -> list[Part]:
-    given = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input") or {}}
-    return [validation.parse_tool_call(given, location.field), *_surplus_parts(block, "id", "name", "input")]
+    call = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input") or {}}
+    return [validation.parse_tool_call(call, location.field), *_extra_parts(block, "id", "name", "input")]
 
 
 def _image_url(block: Mapping[str, Any], location: Location) -> list[Part]:
     image = block.get("image_url")
     inner: Mapping[str, Any] = image if isinstance(image, Mapping) else {"url": image}
     media = refer_to_media(inner.get("url"), "image/*", location.at("image_url"))
-    return [media, *_surplus_parts({**block, **inner}, "url", "image_url")]
+    return [media, *_extra_parts({**block, **inner}, "url", "image_url")]
 
 
 def _input_image(block: Mapping[str, Any], location: Location) -> list[Part] | None:
-    """Read an image of Responses by its address or the id of its file; None if it has neither."""
+    """Parse an image of Responses by its URL or the id of its file; None if it has neither."""
     if block.get("image_url") is not None:
         return _image_url(block, location)
     if block.get("file_id") is None:
         return None
     media = refer_to_media(block["file_id"], "image/*", location.at("file_id"))
-    return [media, *_surplus_parts(block, "file_id")]
+    return [media, *_extra_parts(block, "file_id")]
 
 
 def _read_input_audio(block: Mapping[str, Any], location: Location) -> list[Part]:
@@ -436,7 +447,7 @@ def _read_input_audio(block: Mapping[str, Any], location: Location) -> list[Part
 
 
 def _read_file(block: Mapping[str, Any], location: Location) -> list[Part] | None:
-    """Read a file of Chat Completions or Responses: its bytes, address or id; None if it has none of them."""
+    """Parse a file of Chat Completions or Responses by its bytes, URL or id; None if it has none of these."""
     file, at = block, location
     if block["type"] == "file":
         file, at = block.get("file"), location.at("file")
@@ -450,24 +461,25 @@ def _read_file(block: Mapping[str, Any], location: Location) -> list[Part] | Non
         is_base64 = name == "file_data" and isinstance(value, str) and not value.startswith("data:")
         keep_or_refer = keep_media_bytes if is_base64 else refer_to_media
         media = keep_or_refer(value, mime, at.at(name))
-        return [media, *_surplus_parts({"type": block["type"], **file}, name)]
+        return [media, *_extra_parts({"type": block["type"], **file}, name)]
     return None
 
 
 def _read_media_block(block: Mapping[str, Any], location: Location) -> list[Part] | None:
-    """Read an image or a document of Anthropic; None for a source that is not known.
+    """Parse an image or a document of Anthropic; None for an unknown kind of source.
 
-    The other fields are kept with the number of the texts before them, from which the codec rebuilds the block.
+    For a document of texts, its other fields are kept with the number of these texts, from which the codec rebuilds the
+    block.
     """
     source, at = block.get("source"), location.at("source")
     mime = "image/*" if block["type"] == "image" else "application/pdf"
     match source:
         case {"type": "base64", "data": data}:
             media = keep_media_bytes(data, str(source.get("media_type") or mime), at.at("data"))
-            return [media, *_surplus_parts(block, "source")]
+            return [media, *_extra_parts(block, "source")]
         case {"type": "url", "url": ref} | {"type": "file", "file_id": ref}:
             media = refer_to_media(ref, mime, at.at("url" if source["type"] == "url" else "file_id"))
-            return [media, *_surplus_parts(block, "source")]
+            return [media, *_extra_parts(block, "source")]
         case {"type": "text", "data": data}:
             field = "data"
             texts: list[Part] = [Text(at.at("data").text(data))] if data else []
@@ -476,29 +488,31 @@ def _read_media_block(block: Mapping[str, Any], location: Location) -> list[Part
             texts = _read_contents(content, at.at("content"))[1]
         case _:
             return None
-    return [*texts, *_surplus_parts({**block, "source": {**source, field: len(texts)}})]
+    return [*texts, *_extra_parts({**block, "source": {**source, field: len(texts)}})]
 
 
 def _read_compaction(block: Mapping[str, Any], location: Location) -> list[Part]:
-    """Keep a compaction in the form in which it is sent back: fields an SDK adds as null would be refused."""
-    given = {name: value for name, value in block.items() if name not in _MARKS and value is not None}
-    return [_make_raw_part({**given, "content": block.get("content")}, location)]
+    """Keep a compaction in the form in which it can be sent back, without fields that an SDK adds as null."""
+    fields = {name: value for name, value in block.items() if name not in _CACHE_MARKS and value is not None}
+    # Its content may be null: that marks a failed compaction.
+    return [_make_raw_part({**fields, "content": block.get("content")}, location)]
 
 
 def _search_result(block: Mapping[str, Any], location: Location) -> list[Part]:
     _, parts = _read_contents(block.get("content"), location.at("content"))
-    return [*parts, *_surplus_parts({**block, "content": len(parts)})]
+    return [*parts, *_extra_parts({**block, "content": len(parts)})]
 
 
 def _read_tool_result(block: Mapping[str, Any], location: Location) -> Turn:
     """Read the result of a tool as a message of its own."""
     _, parts = _read_contents(block.get("content"), location.at("content"))
     call_id = location.at("tool_use_id").name(block.get("tool_use_id"))
-    parts += _surplus_parts(block, "tool_use_id", "content", "is_error")
+    parts += _extra_parts(block, "tool_use_id", "content", "is_error")
     turn = _make_tool_answer({"role": "tool", "content": ""}, parts, call_id, location)
     if block.get("is_error") is True:
-        failed = ToolResult(turn.pop("tool_call_id"), turn["content"], True)
-        return {**turn, "content": "", "parts": [failed, *turn.get("parts", ())]}
+        # The field `tool_call_id` of a turn cannot say that the call failed: the result becomes a part.
+        failed_result = ToolResult(turn.pop("tool_call_id"), turn["content"], True)
+        return {**turn, "content": "", "parts": [failed_result, *turn.get("parts", ())]}
     return turn
 
 
@@ -515,20 +529,20 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Location], list[Part] | None]] 
 
 
 def _read_item(item: Mapping[str, Any], location: Location) -> Turn:
-    """Read an item that is no message: calls and their outputs as such, every other one word for word."""
+    """Parse an item that is no message: calls and outputs into such parts, every other item into a verbatim part."""
     kind = item.get("type")
-    if kind is None and item and item.keys() <= {"id", "type"}:
+    if kind is None and item and item.keys() <= {"id", "type"}:  # an item reference may omit its type
         item = {**item, "type": "item_reference"}
         return {"role": "assistant", "content": "", "parts": [_make_raw_part(item, location)]}
     if not isinstance(kind, str):
         raise ValidationError("needs a role", field=location.field)
     if kind == "function_call":
-        given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-        call = validation.parse_tool_call(given, location.field, id="call_id")
-        return {"role": "assistant", "content": "", "parts": [call, *_surplus_of(item, *given)]}
+        fields = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
+        call = validation.parse_tool_call(fields, location.field, id_field="call_id")
+        return {"role": "assistant", "content": "", "parts": [call, *_extra_item_parts(item, *fields)]}
     if kind == "function_call_output" and item.get("call_id") is not None:
         _, parts = _read_contents(item.get("output"), location.at("output"))
-        parts += _surplus_of(item, "output")
+        parts += _extra_item_parts(item, "output")
         return _make_tool_answer({"role": "tool", "content": ""}, parts, item["call_id"], location)
     if call_of_result(kind) is not None:
         return _read_native_result(item, location)
@@ -541,7 +555,7 @@ def _read_item(item: Mapping[str, Any], location: Location) -> Turn:
 
 
 def _read_native_result(item: Mapping[str, Any], location: Location) -> Turn:
-    """Read an item as the result of a native call with its media, or word for word if it answers none."""
+    """Parse the result of a native call with its media; keep it verbatim if it answers no call."""
     output, at = item.get("output"), location.at("output")
     contents: list[Part] = []
     if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
@@ -560,7 +574,7 @@ def _read_native_result(item: Mapping[str, Any], location: Location) -> Turn:
 
 
 def _read_compacted_window(message: Mapping[str, Any], location: Location) -> Turn:
-    """Read a conversation that was compacted on demand: every item of it word for word."""
+    """Parse a conversation that was compacted on demand; every item of it is kept verbatim."""
     output = message.get("output")
     if not isinstance(output, list | tuple) or not output:
         raise ValidationError("must be a list of items", field=location.at("output").field)
@@ -570,19 +584,20 @@ def _read_compacted_window(message: Mapping[str, Any], location: Location) -> Tu
         if not isinstance(item, Mapping):
             raise ValidationError(f"must be a mapping, not {type(item).__name__}", field=at.field)
         parts.append(_make_raw_part(item, at))
-    given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-    if not given.get("id"):  # identified by its last item
-        given["id"] = output[-1].get("id")
-    return _copy_ingest_fields({"role": "assistant", "content": "", "parts": parts}, given)
+    # Its time and metadata are in the form of the provider, which `ingest` does not accept.
+    fields = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
+    if not fields.get("id"):
+        fields["id"] = output[-1].get("id")  # its last item identifies it
+    return _copy_ingest_fields({"role": "assistant", "content": "", "parts": parts}, fields)
 
 
-def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
+def _extra_item_parts(item: Mapping[str, Any], *parsed_names: str) -> list[Part]:
     """Return the fields of an item except those of a call or its output, its id and its status."""
-    return _surplus_parts(item, "call_id", "id", "status", *held, *FIELDS)
+    return _extra_parts(item, "call_id", "id", "status", *parsed_names, *FIELDS)
 
 
 def _make_raw_part(block: Mapping[str, Any], location: Location) -> Raw:
-    """Keep a part or an item word for word; bytes within it are kept elsewhere."""
+    """Keep a part or an item verbatim, except that bytes within it are kept elsewhere."""
     return Raw(location.vendor, encode_strict_json(_item_without_bytes(block, location)))
 
 

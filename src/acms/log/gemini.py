@@ -1,4 +1,4 @@
-"""Contents of Gemini, of the user and the model, read as messages of a log, in either spelling of its SDK."""
+"""Parse contents of Gemini, its messages, into parts of a log; field names may be in snake case or camel case."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["FIELDS", "SIGNATURE", "VENDOR", "other_fields", "read_content_parts"
 
 VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
-"""What a `Raw` part of Gemini holds: opaque, and for the part behind it unless it has an empty text with it."""
+"""Field of a `Raw` part of Gemini: an opaque signature of the part after it, or of none if there is an empty text."""
 
 FIELDS = "gemini-fields"
 """Type of the item kept after a part, with the fields that the part does not hold."""
-_HELD = {
+_PARSED_FIELDS = {
     "functionCall": frozenset(("id", "name", "args")),
     "functionResponse": frozenset(("id", "name", "response")),
     "inlineData": frozenset(("mimeType", "data")),
     "fileData": frozenset(("mimeType", "fileUri")),
 }
+"""Fields of a call, a response or a file that the part of the log holds."""
 _TEXT = frozenset(("text", "thought", SIGNATURE))
 
 
@@ -34,16 +35,16 @@ def other_fields(block: Mapping[str, Any]) -> dict[str, Json]:
     fields: dict[str, Json] = {}
     for name, value in block.items():
         camel = _to_camel_case(name)
-        held = _HELD.get(camel)
-        if held is not None and isinstance(value, Mapping):
-            value = {key: inner for key, inner in value.items() if _to_camel_case(key) not in held}
-            value = {key: inner for key, inner in value.items() if inner not in _NOTHING}
-        if camel not in _TEXT and value not in _NOTHING:
-            fields[name if held is None else camel] = value
+        parsed_fields = _PARSED_FIELDS.get(camel)
+        if parsed_fields is not None and isinstance(value, Mapping):
+            value = {key: inner for key, inner in value.items() if _to_camel_case(key) not in parsed_fields}
+            value = {key: inner for key, inner in value.items() if inner not in _EMPTY_VALUES}
+        if camel not in _TEXT and value not in _EMPTY_VALUES:
+            fields[name if parsed_fields is None else camel] = value
     return fields
 
 
-_NOTHING: tuple[Json, ...] = (None, "", [], {})
+_EMPTY_VALUES: tuple[Json, ...] = (None, "", [], {})
 
 
 def read_content_parts(
@@ -61,8 +62,8 @@ def read_content_parts(
         call, answer = _field_value(block, "function_call"), _field_value(block, "function_response")
         if isinstance(call, Mapping):
             call_id = _derive_call_id(call, counts, "call")
-            given = {"id": call_id, "name": call.get("name"), "arguments": call.get("args") or {}}
-            parts.append(validation.parse_tool_call(given, at.field))
+            plain_call = {"id": call_id, "name": call.get("name"), "arguments": call.get("args") or {}}
+            parts.append(validation.parse_tool_call(plain_call, at.field))
         elif isinstance(answer, Mapping):
             call_id = _derive_call_id(answer, counts, "answer")
             answers.append([_read_answer(answer, call_id, at, dump), *_keep_other_fields(block, dump)])
@@ -78,14 +79,14 @@ def read_content_parts(
     return answers, parts
 
 
-def _read_signature(signature: Any, alone: bool, location: Location, dump: Callable[[Json], str]) -> Raw:
-    """Keep the signature of a thought; `alone` if it signs no part of its own."""
+def _read_signature(signature: Any, is_alone: bool, location: Location, dump: Callable[[Json], str]) -> Raw:
+    """Keep the signature of a thought in a `Raw` part; `is_alone` if no part follows that it signs."""
     text = location.at(SIGNATURE).text(_encode(signature))
-    return Raw(VENDOR, dump({"text": "", SIGNATURE: text} if alone else {SIGNATURE: text}))
+    return Raw(VENDOR, dump({"text": "", SIGNATURE: text} if is_alone else {SIGNATURE: text}))
 
 
 def _encode(data: Any) -> Any:
-    """Return bytes as base64, and anything else as it is: the SDK has bytes where the API has base64."""
+    """Return bytes as base64, and other values unchanged: the SDK has bytes where the API has base64."""
     return b64encode(data).decode() if isinstance(data, bytes) else data
 
 
@@ -95,7 +96,7 @@ def _keep_other_fields(block: Mapping[str, Any], dump: Callable[[Json], str]) ->
 
 
 def _field_value(block: Mapping[str, Any], name: str) -> Any:
-    """Return a field, which the API spells in camel case."""
+    """Return a field by its name in snake case, as in the SDK, or in camel case, as in the API."""
     return block.get(name, block.get(_to_camel_case(name)))
 
 
@@ -105,7 +106,7 @@ def _to_camel_case(name: str) -> str:
 
 
 def _derive_call_id(block: Mapping[str, Any], counts: Counter[str], kind: str) -> str:
-    """Return the id of a call; where the API gave none, its name and which of that name it is in its content."""
+    """Return the id of a call; if the API gave none, its name and a number among the calls of that name."""
     name = str(block.get("name"))
     counts[kind + name] += 1
     return str(block.get("id") or f"call_{name}_{counts[kind + name]}")
@@ -116,15 +117,15 @@ def _read_answer(
 ) -> ToolResult:
     """Read the response of a function; an object with one field, "output" or "error", is that text."""
     output: Json = block.get("response") or {}
-    failed = isinstance(output, Mapping) and "error" in output
+    is_error = isinstance(output, Mapping) and "error" in output
     if isinstance(output, Mapping) and len(output) == 1:
-        output = output.get("error" if failed else "output", output)
+        output = output.get("error" if is_error else "output", output)
     text = output if isinstance(output, str) else dump(output)
-    return ToolResult(location.at("id").name(call_id), text, failed)
+    return ToolResult(location.at("id").name(call_id), text, is_error)
 
 
 def _read_part(block: Mapping[str, Any], location: Location, dump: Callable[[Json], str]) -> Part | None:
-    """Read a part that is no call or answer; None if nothing is in it."""
+    """Parse a part that is no call or answer; return None if it is empty."""
     text = _field_value(block, "text")
     inline, file = _field_value(block, "inline_data"), _field_value(block, "file_data")
     if isinstance(text, str):
@@ -138,5 +139,5 @@ def _read_part(block: Mapping[str, Any], location: Location, dump: Callable[[Jso
     if isinstance(file, Mapping):
         mime = str(_field_value(file, "mime_type") or "*/*")
         return refer_to_media(_field_value(file, "file_uri"), mime, location.at("fileData"))
-    rest = {name: value for name, value in block.items() if name not in (SIGNATURE, "thought_signature")}
-    return Raw(VENDOR, dump(rest)) if any(rest.values()) else None
+    unknown = {name: value for name, value in block.items() if name not in (SIGNATURE, "thought_signature")}
+    return Raw(VENDOR, dump(unknown)) if any(unknown.values()) else None

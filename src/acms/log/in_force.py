@@ -21,7 +21,7 @@ from acms.log.trust import LEADING, is_instruction
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 LONG_RUN = 64
-"""Adjacent inactive versions that are worth skipping when a log is read."""
+"""Adjacent inactive versions that are worth skipping when a log is read; fewer cost less than a second query."""
 ENDED = ("removed", "archived")
 """Reasons of retractions that end a fact without making it untrue that it took the place of others."""
 
@@ -37,13 +37,13 @@ SEEN = "seen"
 """Version vector in the data of the record of a merge."""
 
 
-def is_record(entry: Entry) -> bool:
+def is_merge_record(entry: Entry) -> bool:
     """Whether an entry is the record of a merge."""
     return entry.kind is Kind.RETRACTION and entry.data.get("reason") == MERGED and SEEN in entry.data
 
 
 ASKED = "asked"
-"""Key in the data of a summary: whether a caller asked for it; False when an append did, to stay in its budget."""
+"""Key in the data of a summary: True if a caller requested it, False if an append did because the log was long."""
 
 
 def is_automatic_summary(entry: Entry) -> bool:
@@ -59,56 +59,66 @@ def is_sealed(entry: Entry) -> bool:
 class Replacements:
     """The inactive versions of a log, and the entry that replaced or retracted each of them."""
 
-    __slots__ = ("_by", "_first", "_last", "_searchable", "replacing", "retiring", "sealed", "shown")
+    __slots__ = (
+        "_first_versions",
+        "_last_versions",
+        "_replacing_versions",
+        "_searchable",
+        "replacing",
+        "retirements",
+        "sealed_summaries",
+        "substitutes",
+    )
 
     def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
         """Collect the replacements from every entry up to a version that replaces others.
 
         The newest entry takes precedence: an entry that is itself replaced has no effect, so undoing a summary makes
         its span active again. Facts are an exception: entries replaced by a superseded or ended fact stay inactive.
-        An erased summary counts as undone; so does an erased fact that was not superseded. `searchable` asks which
-        entries can still be found: a summary then hides only earlier summaries, and the messages behind them are found
-        in their original wording.
+        An erased summary counts as undone; so does an erased fact that was not superseded. The replacements for
+        searching (`searchable`) decide which entries can still be found: in them a summary hides only earlier
+        summaries, and the messages behind them are found in their original wording.
         """
         self._searchable = searchable
         #: The entries it was built from, oldest first.
         self.replacing = sorted(replacing, key=_version)
         #: Disjoint ascending spans of inactive versions: first and last version, and the entry that replaced them.
-        self._first: list[int] = []
-        self._last: list[int] = []
-        self._by: list[int] = []
-        #: Active edits and summaries, newest first, which are read at the first version they replace.
-        self.shown: list[Entry] = []
-        #: Facts and retractions with effect, newest first: they retire facts.
-        self.retiring: list[Entry] = []
-        #: Active summaries that only a provider can read, newest first: for all others they hide nothing.
-        self.sealed: list[Entry] = []
-        # Versions of entries that end or supersede a fact: what that fact replaced stays inactive.
-        keeping: set[int] = set()
-        summaries = [entry.version for entry in self.replacing if entry.kind is Kind.SUMMARY]
+        self._first_versions: list[int] = []
+        self._last_versions: list[int] = []
+        self._replacing_versions: list[int] = []
+        #: Active edits and summaries, newest first. Each is read in place of the entries that it replaces.
+        self.substitutes: list[Entry] = []
+        #: Facts and retractions with effect, newest first. They retire facts.
+        self.retirements: list[Entry] = []
+        #: Active summaries that only a provider can read, newest first. For all other readers they hide nothing.
+        self.sealed_summaries: list[Entry] = []
+        # Versions of entries that end or supersede a fact: the entries which that fact replaced stay inactive.
+        keeping_versions: set[int] = set()
+        summary_versions = [entry.version for entry in self.replacing if entry.kind is Kind.SUMMARY]
         for entry in reversed(self.replacing):
-            if not self._has_effect(entry, keeping):
+            if not self._has_effect(entry, keeping_versions):
                 continue
             if _keeps_replaced(entry):
-                keeping.add(entry.version)
+                keeping_versions.add(entry.version)
             if searchable and entry.kind is Kind.SUMMARY:
-                for version in _versions_in_spans(summaries, entry.replaces):
-                    self._add(version, version, entry.version)
+                for version in _versions_in_spans(summary_versions, entry.replaces):
+                    self._fill_span(version, version, entry.version)
             else:
                 for first, last in entry.replaces:
-                    self._add(first, min(last, entry.version - 1), entry.version)
+                    self._fill_span(first, min(last, entry.version - 1), entry.version)
             self._effects(entry).append(entry)
 
-    def _has_effect(self, entry: Entry, keeping: Set[int]) -> bool:
+    def _has_effect(self, entry: Entry, keeping_versions: Set[int]) -> bool:
         """Whether an entry still replaces others.
 
-        A fact that was itself replaced still does if the entry that replaced it is among `keeping`.
+        A fact that was itself replaced still has effect if `keeping_versions` has the entry that replaced it.
         """
-        by = self.replaced_by(entry.version)
+        replacing_version = self.replaced_by(entry.version)
         if entry.kind is Kind.FACT:
-            is_erased = entry.state is State.ERASED
-            return by in keeping if by is not None else not is_erased
-        if by is not None:
+            if replacing_version is not None:
+                return replacing_version in keeping_versions
+            return entry.state is not State.ERASED
+        if replacing_version is not None:
             return False
         return entry.kind is not Kind.SUMMARY or not self._hides_nothing(entry)
 
@@ -119,39 +129,43 @@ class Replacements:
         may reactivate older entries.
         """
         replacements = copy(self)
-        for name in ("_by", "_first", "_last", "replacing", "retiring", "sealed", "shown"):
-            setattr(replacements, name, list(getattr(self, name)))
+        for name in self.__slots__:
+            if name != "_searchable":  # all other attributes are lists
+                setattr(replacements, name, list(getattr(self, name)))
         for entry in newer:
             was_applied = replacements._try_to_apply(entry)
             if not was_applied:
                 return Replacements([*self.replacing, *newer], searchable=self._searchable)
         return replacements
 
-    def batch(self, entry: Entry) -> list[Entry]:
+    def replacing_in_append(self, entry: Entry) -> list[Entry]:
         """Return the replacing entries that were appended after an entry, in the same append."""
-        return [one for one in self.after(entry.version) if one.batch == entry.batch]
+        return [later for later in self.replacing_after(entry.version) if later.batch == entry.batch]
 
-    def after(self, version: int) -> list[Entry]:
+    def replacing_after(self, version: int) -> list[Entry]:
         """Return the replacing entries after a version, oldest first."""
         return self.replacing[bisect_right(self.replacing, version, key=_version) :]
 
-    def asked(self, began: int) -> Replacements:
-        """Return the replacements without the automatic summaries after the version `began`."""
-        if not any(map(is_automatic_summary, self.after(began))):
+    def without_automatic_after(self, version: int) -> Replacements:
+        """Return the replacements without the automatic summaries after a version."""
+        if not any(map(is_automatic_summary, self.replacing_after(version))):
             return self
-        effective = [one for one in self.replacing if one.version <= began or not is_automatic_summary(one)]
-        return Replacements(effective, searchable=self._searchable)
+        remaining: list[Entry] = []
+        for entry in self.replacing:
+            if entry.version <= version or not is_automatic_summary(entry):
+                remaining.append(entry)
+        return Replacements(remaining, searchable=self._searchable)
 
     def _try_to_apply(self, entry: Entry) -> bool:
         """Apply the newest entry; return False if older entries may become active again: only a rebuild finds them."""
         if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:
-            return False  # so seldom that a rebuild does no harm
-        ended: list[Entry] = []
+            return False  # these are rare, so a rebuild is cheap enough
+        replaced: list[Entry] = []
         for first, last in entry.replaces:
             last = min(last, entry.version - 1)
-            ended += self._replacing_within(first, last)
-            self._put(first, last, entry.version)
-        if not all(self._end(old, entry) for old in ended):
+            replaced += self._replacing_within(first, last)
+            self._overwrite_span(first, last, entry.version)
+        if not all(self._remove_effect(older, entry) for older in replaced):
             return False
         self._effects(entry).insert(0, entry)
         self.replacing.append(entry)
@@ -161,134 +175,146 @@ class Replacements:
         start = bisect_left(self.replacing, first, key=_version)
         return self.replacing[start : bisect_right(self.replacing, last, key=_version)]
 
-    def _end(self, old: Entry, newer: Entry) -> bool:
+    def _remove_effect(self, replaced: Entry, newer: Entry) -> bool:
         """Remove the effect of an entry that a newer one replaced; False if older entries may become active again."""
-        effects = self._effects(old)
-        index = bisect_left(effects, -old.version, key=_newest_first_key)
-        has_effect = index < len(effects) and effects[index] is old
-        if old.kind is Kind.FACT and _keeps_replaced(newer):
+        effects = self._effects(replaced)
+        index = bisect_left(effects, -replaced.version, key=_newest_first_key)
+        has_effect = index < len(effects) and effects[index] is replaced
+        if replaced.kind is Kind.FACT and _keeps_replaced(newer):
+            # The fact keeps its effect. If an earlier retraction had ended that effect, it returns: only a rebuild
+            # restores it.
             return has_effect
-        if old.kind is Kind.SUMMARY:
-            return False  # so seldom that a rebuild does no harm
+        if replaced.kind is Kind.SUMMARY:
+            return False  # these are rare, so a rebuild is cheap enough
         if not has_effect:
             return True
         del effects[index]
-        return old.version not in self._by or self._give_back(old.version)
+        return replaced.version not in self._replacing_versions or self._reassign_versions(replaced.version)
 
-    def _give_back(self, version: int) -> bool:
+    def _reassign_versions(self, version: int) -> bool:
         """Reassign the versions an entry replaced to older replacements; False if one of these may take effect."""
-        spans = list(zip(self._first, self._last, self._by, strict=True))
-        freed = [(first, last) for first, last, by in spans if by == version]
+        spans = list(zip(self._first_versions, self._last_versions, self._replacing_versions, strict=True))
+        freed = [(first, last) for first, last, replacing_version in spans if replacing_version == version]
         if any(self._replacing_within(first, last) for first, last in freed):
             return False
         kept = [span for span in spans if span[2] != version]
-        self._first = [first for first, _, _ in kept]
-        self._last = [last for _, last, _ in kept]
-        self._by = [by for _, _, by in kept]
-        older = [entry for entry in (*self.shown, *self.retiring) if entry.version < version]
-        if self._searchable:
+        self._first_versions = [first for first, _, _ in kept]
+        self._last_versions = [last for _, last, _ in kept]
+        self._replacing_versions = [replacing_version for _, _, replacing_version in kept]
+        older = [entry for entry in (*self.substitutes, *self.retirements) if entry.version < version]
+        if self._searchable:  # for a search, summaries hide only summaries, and no freed version is one
             older = [entry for entry in older if entry.kind is not Kind.SUMMARY]
         for entry in sorted(older, key=_newest_first_key):
             for start, end in entry.replaces:
                 for first, last in freed:
-                    self._add(max(first, start), min(last, end, entry.version - 1), entry.version)
+                    self._fill_span(max(first, start), min(last, end, entry.version - 1), entry.version)
         return True
 
     def _effects(self, entry: Entry) -> list[Entry]:
         """Return the list of entries with effect to which an entry belongs."""
-        return self.shown if entry.kind in (Kind.MESSAGE, Kind.SUMMARY) else self.retiring
+        return self.substitutes if entry.kind in (Kind.MESSAGE, Kind.SUMMARY) else self.retirements
 
     def _hides_nothing(self, summary: Entry) -> bool:
-        """Return whether a summary was erased, or can be read by a provider alone; the latter is remembered."""
+        """Return whether a summary was erased or only a provider can read it; keep the latter for its provider."""
         if is_sealed(summary):
-            self.sealed.append(summary)
+            self.sealed_summaries.append(summary)
             return True
         return summary.state is State.ERASED
 
     def replaced_by(self, version: int) -> int | None:
         """Return the version of the entry that made this one inactive, or None if it is active."""
-        index = bisect_right(self._first, version) - 1
-        return self._by[index] if index >= 0 and version <= self._last[index] else None
+        index = bisect_right(self._first_versions, version) - 1
+        return (
+            self._replacing_versions[index] if index >= 0 and version <= self._last_versions[index] else None
+        )
 
     def edit_of(self, entry: Entry) -> Entry | None:
         """Return the active edit that is read instead of an entry, or None."""
-        by = self.replaced_by(entry.version)
-        if by is None:
+        replacing_version = self.replaced_by(entry.version)
+        if replacing_version is None:
             return None
-        index = bisect_left(self.shown, -by, key=_newest_first_key)
-        if index == len(self.shown) or self.shown[index].version != by:
-            return None
-        edit = self.shown[index]
+        index = bisect_left(self.substitutes, -replacing_version, key=_newest_first_key)
+        if index == len(self.substitutes) or self.substitutes[index].version != replacing_version:
+            return None  # it was retracted
+        edit = self.substitutes[index]
         return edit if edit.kind is Kind.MESSAGE else None
 
-    def edits(self, entry: Entry) -> list[Entry]:
+    def edits_of(self, entry: Entry) -> list[Entry]:
         """Return all edits of an entry, oldest first, also those that were undone."""
         span = entry.version, entry.version
-        return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and span in one.replaces]
+        edits: list[Entry] = []
+        for later in self.replacing_after(entry.version):
+            if later.kind is Kind.MESSAGE and span in later.replaces:
+                edits.append(later)
+        return edits
 
     def __bool__(self) -> bool:
         """Whether any version is inactive."""
-        return bool(self._first)
+        return bool(self._first_versions)
 
     def spans(self) -> list[Span]:
         """Return the inactive versions as disjoint ascending spans."""
-        return list(zip(self._first, self._last, strict=True))
+        return list(zip(self._first_versions, self._last_versions, strict=True))
 
     def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
         """Return the spans of a summary that became inactive after it, as (first, last, replacing version)."""
         changes: list[tuple[int, int, int]] = []
         for first, last in summary.replaces:
-            changes += self._inside(first, last)
+            changes += self._inactive_within(first, last)
         return [change for change in changes if change[2] > summary.version]
 
-    def outdates(self, summary: Entry) -> bool:
-        """Return whether an entry that a summary replaced has been replaced or retracted after it."""
+    def is_outdated(self, summary: Entry) -> bool:
+        """Return whether a summary is outdated: an entry behind it was replaced or retracted later."""
         return bool(self.changes(summary))
 
-    def stretches(self, last: int) -> list[Span]:
+    def spans_to_read(self, last: int) -> list[Span]:
         """Return the spans of versions up to `last` that have to be read: long inactive runs are left out."""
-        stretches: list[Span] = []
+        to_read: list[Span] = []
         start = 1
         for first, end in _join_spans(self.spans()):
             if end - first < LONG_RUN:
                 continue
-            stretches.append((start, min(first - 1, last)))
+            to_read.append((start, min(first - 1, last)))
             start = end + 1
-        stretches.append((start, last))
-        return [(first, end) for first, end in stretches if first <= end]
+        to_read.append((start, last))
+        return [(first, end) for first, end in to_read if first <= end]
 
-    def _inside(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    def _inactive_within(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Yield the inactive parts of a span, as (first, last, replacing version)."""
-        for at in range(bisect_left(self._last, first), bisect_right(self._first, last)):
-            yield max(self._first[at], first), min(self._last[at], last), self._by[at]
+        firsts, lasts = self._first_versions, self._last_versions
+        for index in range(bisect_left(lasts, first), bisect_right(firsts, last)):
+            yield max(firsts[index], first), min(lasts[index], last), self._replacing_versions[index]
 
-    def _put(self, first: int, last: int, by: int) -> None:
-        """Mark versions as inactive because of the entry `by`, which is newer than all earlier replacements."""
-        # Cut the spans that overlap: what is left of the first one before, and of the last one behind.
-        start, end = bisect_left(self._last, first), bisect_right(self._first, last)
-        cut = [(first, last, by)]
-        if start < end and self._first[start] < first:
-            cut.insert(0, (self._first[start], first - 1, self._by[start]))
-        if start < end and self._last[end - 1] > last:
-            cut.append((last + 1, self._last[end - 1], self._by[end - 1]))
-        self._first[start:end], self._last[start:end], self._by[start:end] = zip(*cut, strict=True)
+    def _overwrite_span(self, first: int, last: int, replacing_version: int) -> None:
+        """Mark versions as replaced by an entry that is newer than all earlier replacements."""
+        firsts, lasts, replacing = self._first_versions, self._last_versions, self._replacing_versions
+        # Cut the spans that overlap. Of the first one a piece before this span may remain, of the last one a piece
+        # after it.
+        start, end = bisect_left(lasts, first), bisect_right(firsts, last)
+        pieces = [(first, last, replacing_version)]
+        if start < end and firsts[start] < first:
+            pieces.insert(0, (firsts[start], first - 1, replacing[start]))
+        if start < end and lasts[end - 1] > last:
+            pieces.append((last + 1, lasts[end - 1], replacing[end - 1]))
+        firsts[start:end], lasts[start:end], replacing[start:end] = zip(*pieces, strict=True)
 
-    def _add(self, first: int, last: int, by: int) -> None:
-        """Mark versions as replaced by the entry `by`, except those that a newer entry has replaced."""
+    def _fill_span(self, first: int, last: int, replacing_version: int) -> None:
+        """Mark versions as replaced by an entry, except those that a newer entry has replaced."""
+        firsts, lasts = self._first_versions, self._last_versions
         while first <= last:
-            index = bisect_right(self._first, first) - 1
-            if index >= 0 and self._last[index] >= first:
-                first = self._last[index] + 1
+            index = bisect_right(firsts, first) - 1
+            if index >= 0 and lasts[index] >= first:  # a newer entry has replaced these versions: skip them
+                first = lasts[index] + 1
                 continue
-            following = bisect_left(self._first, first)
-            end = min(last, self._first[following] - 1) if following < len(self._first) else last
-            self._first.insert(following, first)
-            self._last.insert(following, end)
-            self._by.insert(following, by)
+            following = bisect_left(firsts, first)
+            end = min(last, firsts[following] - 1) if following < len(firsts) else last
+            firsts.insert(following, first)
+            lasts.insert(following, end)
+            self._replacing_versions.insert(following, replacing_version)
             first = end + 1
 
 
-def read_as(replacements: Replacements) -> Callable[[int], tuple[Entry | None, Entry | None]]:
+def edit_and_end_lookup(replacements: Replacements) -> Callable[[int], tuple[Entry | None, Entry | None]]:
     """Return a function that returns the edit and the end of a message by its version.
 
     The edit is the entry read instead of the message, and the end the entry that retracted it; each may be None.
@@ -301,14 +327,14 @@ def read_as(replacements: Replacements) -> Callable[[int], tuple[Entry | None, E
         if entry.kind is Kind.MESSAGE:
             edits.update((first, entry) for first, _ in entry.replaces)
 
-    def read(version: int) -> tuple[Entry | None, Entry | None]:
-        by = replacements.replaced_by(version)
-        if by is None:
+    def find_edit_and_end(version: int) -> tuple[Entry | None, Entry | None]:
+        replacing_version = replacements.replaced_by(version)
+        if replacing_version is None:
             return None, None
-        cause = by_version[by]
+        cause = by_version[replacing_version]
         return (cause, None) if cause.kind is Kind.MESSAGE else (edits.get(version), cause)
 
-    return read
+    return find_edit_and_end
 
 
 def _newest_first_key(entry: Entry) -> int:
@@ -328,10 +354,10 @@ def _versions_in_spans(versions: Sequence[int], spans: Iterable[Span]) -> list[i
     return found
 
 
-def _join_spans(found: Iterable[Span]) -> list[Span]:
+def _join_spans(spans: Iterable[Span]) -> list[Span]:
     """Join spans that follow each other without a gap."""
     joined: list[Span] = []
-    for first, last in found:
+    for first, last in spans:
         if joined and joined[-1][1] + 1 == first:
             joined[-1] = (joined[-1][0], last)
         else:
@@ -363,11 +389,13 @@ def effective_sequence(
     if not replacements:
         return sequence
     sequence = [entry for entry in sequence if replacements.replaced_by(entry.version) is None]
-    for entry in replacements.shown:
+    for entry in replacements.substitutes:
         if entry.state is State.LIVE and anchor_version(entry) > after:
             sequence.append(entry)
-    alone = _find_answers_to_summarized(sequence, entries, replacements, after)
-    sequence = [replace(entry, group=None) if entry.version in alone else entry for entry in sequence]
+    groupless_versions = _find_answers_to_summarized(sequence, entries, replacements, after)
+    for index, entry in enumerate(sequence):
+        if entry.version in groupless_versions:
+            sequence[index] = replace(entry, group=None)
     return sorted(sequence, key=lambda entry: (anchor_version(entry), entry.version))
 
 
@@ -379,28 +407,30 @@ def _find_answers_to_summarized(
     `entries` may lack the versions of long inactive runs. A call that is missing there was replaced by a summary,
     unless a retraction made such a run, or entries up to `after` are missing too.
     """
-    summaries = {entry.version for entry in replacements.shown if entry.kind is Kind.SUMMARY}
+    summaries = {entry.version for entry in replacements.substitutes if entry.kind is Kind.SUMMARY}
     grouped = [entry for entry in sequence if entry.group is not None]
-    called = {entry.group for entry in grouped if _has_tool_calls(entry)}
-    answers = [entry for entry in grouped if entry.group not in called]
+    calling_groups = {entry.group for entry in grouped if _has_tool_calls(entry)}
+    answers = [entry for entry in grouped if entry.group not in calling_groups]
     if not summaries or not answers:
         return set()
-    calls = {entry.group: entry.version for entry in entries if entry.group and _has_tool_calls(entry)}
+    call_versions = {
+        entry.group: entry.version for entry in entries if entry.group and _has_tool_calls(entry)
+    }
     retracted: list[Span] = []
-    for entry in replacements.retiring:
+    for entry in replacements.retirements:
         if entry.kind is Kind.RETRACTION:
             retracted += entry.replaces
     unread_is_summarized = not after and all(last - first < LONG_RUN for first, last in retracted)
-    alone: set[int] = set()
+    answers_to_summarized: set[int] = set()
     for entry in answers:
-        call = calls.get(entry.group or "")
-        if call is not None:
-            is_summarized = replacements.replaced_by(call) in summaries
+        call_version = call_versions.get(entry.group or "")
+        if call_version is not None:
+            is_summarized = replacements.replaced_by(call_version) in summaries
         else:
             is_summarized = unread_is_summarized and min(summaries) < entry.version
         if is_summarized:
-            alone.add(entry.version)
-    return alone
+            answers_to_summarized.add(entry.version)
+    return answers_to_summarized
 
 
 def _has_tool_calls(entry: Entry) -> bool:
@@ -408,7 +438,7 @@ def _has_tool_calls(entry: Entry) -> bool:
 
 
 class IndexedEntry(NamedTuple):
-    """An entry as the index knows it: everything that planning asks of it but the text."""
+    """An entry as a recall index holds it: all fields that planning needs, without the text."""
 
     id: str
     version: int
@@ -420,7 +450,7 @@ class IndexedEntry(NamedTuple):
     episode: int
     group: str | None
     parts: tuple[Part, ...] = ()
-    #: Whether it is external text, or was made from some.
+    #: Whether it is external text, or was made from external text.
     external: bool = False
 
 
@@ -428,7 +458,7 @@ E = TypeVar("E", Entry, IndexedEntry)
 
 
 class EntryGroup(NamedTuple, Generic[E]):
-    """Entries that are shown together or not at all, in the order they are read, or their documents from the index."""
+    """Entries, or their records in an index, that are shown together or not at all, in the order they are read."""
 
     entries: tuple[E, ...]
     #: False for a tool group some of whose calls have no answer yet.
@@ -445,38 +475,46 @@ class EntryGroup(NamedTuple, Generic[E]):
         return tuple(dict.fromkeys(marker for entry in self.entries for marker in entry.markers))
 
 
-class Lone:
-    """A unit of one indexed entry, which is read from the index on first access."""
+class SingleEntryGroup:
+    """A group of one indexed entry, which is read from the index on first access.
 
-    __slots__ = ("_entries", "_read", "markers", "version")
+    It has the attributes of an `EntryGroup`; most entries that an index finds are never read.
+    """
+
+    __slots__ = ("_entries", "_read_entry", "markers", "version")
     complete = True
 
-    def __init__(self, read: Callable[[int], IndexedEntry], version: int, markers: tuple[str, ...]) -> None:
-        self._read = read
+    def __init__(
+        self, read_entry: Callable[[int], IndexedEntry], version: int, markers: tuple[str, ...]
+    ) -> None:
+        self._read_entry = read_entry
         self.version = version
         self.markers = markers
         self._entries: tuple[IndexedEntry, ...] | None = None
 
     @property
     def entries(self) -> tuple[IndexedEntry, ...]:
-        """Return its entry."""
-        found = self._entries
-        if found is None:
-            found = self._entries = (self._read(self.version - 1),)
-        return found
+        """The only entry of the group, as a tuple."""
+        entries = self._entries
+        if entries is None:
+            entries = self._entries = (
+                self._read_entry(self.version - 1),
+            )  # versions begin at 1, documents at 0
+        return entries
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Lone):
+        if isinstance(other, SingleEntryGroup):
             return self.entries == other.entries
+        # An `EntryGroup` is a tuple of its entries and whether it is complete.
         return isinstance(other, tuple) and (self.entries, True) == other
 
     def __repr__(self) -> str:
-        return f"Lone(entries={self.entries!r})"
+        return f"SingleEntryGroup(entries={self.entries!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class EntryGroups:
-    """A sequence as units."""
+    """A sequence of entries, folded into groups that are shown together or not at all."""
 
     units: list[EntryGroup[Entry]]
     #: Entries that cannot be shown, and why.
@@ -490,10 +528,11 @@ NO_CALL = "its tool call is not in force"
 
 
 def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> EntryGroups:
-    """Fold an effective sequence into units; `whole` is true if it starts at the beginning of the log.
+    """Fold an effective sequence into groups; `whole` is true if it starts at the beginning of the log.
 
     A tool group is positioned at its newest answer, so nothing before it moves when a late answer arrives. A group with
-    open calls is shown too: its text, and the results received so far.
+    open calls is shown too: its text, and the results received so far. If the call of an answer is missing, the answer
+    cannot be shown, or is unresolved if the call may lie before the sequence.
     """
     groups: dict[str, list[Entry]] = {}
     for entry in sequence:
@@ -507,11 +546,11 @@ def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> EntryGroups
             units.append(EntryGroup((entry,)))
             continue
         members = groups[entry.group]
-        if entry is not members[-1]:
+        if entry is not members[-1]:  # the group is placed at its last member
             continue
-        calls, answered = _call_ids(members)
-        if calls:
-            units.append(EntryGroup(tuple(members), complete=calls <= answered))
+        made_ids, answered_ids = _call_ids(members)
+        if made_ids:
+            units.append(EntryGroup(tuple(members), complete=made_ids <= answered_ids))
         elif whole:
             hidden += [(member, NO_CALL) for member in members]
         else:
@@ -520,16 +559,16 @@ def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> EntryGroups
 
 
 def _call_ids(members: Iterable[Entry]) -> tuple[set[str], set[str]]:
-    """Return the ids of the calls that some entries make, and of those that they answer."""
-    calls: set[str] = set()
-    answered: set[str] = set()
+    """Return the ids of the calls that some entries make, and the ids of the calls that they answer."""
+    made_ids: set[str] = set()
+    answered_ids: set[str] = set()
     for member in members:
         for part in member.parts:
             if isinstance(part, ToolCall):
-                calls.add(part.call_id)
+                made_ids.add(part.call_id)
             elif isinstance(part, ToolResult):
-                answered.add(part.call_id)
-    return calls, answered
+                answered_ids.add(part.call_id)
+    return made_ids, answered_ids
 
 
 def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
@@ -583,10 +622,10 @@ class Demotion(NamedTuple):
     spans: tuple[Span, ...]
 
 
-class Stale:
-    """The demoted messages that one log knows of; also of other logs, when it is the profile of a namespace."""
+class Demotions:
+    """The demoted messages that one log knows of. The profile of a namespace knows of messages in other logs too."""
 
-    __slots__ = ("_demoted", "_profile", "_versions", "alone")
+    __slots__ = ("_demoted", "_profile", "_versions", "is_of_one_log")
 
     def __init__(
         self,
@@ -595,52 +634,54 @@ class Stale:
         profile: bool = False,
         versions: Collection[int] | None = None,
     ) -> None:
-        #: By message id: version of the entry that demoted it, and characters of it that are still valid.
+        #: By message id: the version of the entry that demoted it, and the characters of it that are still valid.
         self._demoted = demoted
         self._profile = profile
-        #: Whether all are of the log that knows of them, so that their versions compare with its own.
-        self.alone = not profile and versions is None
-        #: A message is looked up by its version, or by where an index of many logs has it: that needs no reading of it.
+        #: Whether all messages are of the log that knows of them, so that their versions compare with its own.
+        self.is_of_one_log = not profile and versions is None
+        #: Versions of the messages, or their numbers in an index of many logs: these are known without reading them.
         self._versions: Collection[int] = set() if versions is None else versions
         if versions is None:
-            places = [parse_entry_id(id) for id in demoted]
-            self._versions = {place[1] for place in places if place is not None}
+            origins = [parse_entry_id(id) for id in demoted]
+            self._versions = {origin[1] for origin in origins if origin is not None}
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether any message is demoted."""
         return bool(self._demoted)
 
-    def holds(self, version: int) -> bool:
+    def may_include(self, version: int) -> bool:
         """Whether a message of this version may be demoted."""
         return version in self._versions
 
-    def as_profile(self) -> Stale:
-        """Return the same as what the profile of a namespace knows."""
-        return Stale(self._demoted, profile=True) if self._demoted else self
+    def as_profile(self) -> Demotions:
+        """Return the same demotions as those that the profile of a namespace knows."""
+        return Demotions(self._demoted, profile=True) if self._demoted else self
 
-    def of_many(self, others: Iterable[Stale], find: Callable[[str], int | None]) -> Stale:
+    def merge_for_index(
+        self, others: Iterable[Demotions], find_document: Callable[[str], int | None]
+    ) -> Demotions:
         """Return the demotions that this log and others know, for an index of many logs.
 
-        `find` returns the number of a document in that index by message id, or None. In such an index `holds` and `of`
-        are asked for the document's number plus one instead of a version.
+        `find_document` returns the number of a document in that index by message id, or None. In such an index a
+        document has its number plus one in place of a version.
         """
         demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
-        for one in (*others, self):
-            demoted |= one._demoted
-        documents = [find(id) for id in demoted]
+        for demotions in (*others, self):
+            demoted |= demotions._demoted
+        documents = [find_document(id) for id in demoted]
         versions = {document + 1 for document in documents if document is not None}
-        return Stale(demoted, profile=self._profile, versions=versions) if demoted else NONE
+        return Demotions(demoted, profile=self._profile, versions=versions) if demoted else NO_DEMOTIONS
 
-    def since(self, version: int) -> Demotion:
+    def demotion_by(self, version: int) -> Demotion:
         """Return a demotion by the entry at a version, for a message that only repeats a demoted one."""
         return self._demote(version, ())
 
-    def of(self, docs: Iterable[IndexedEntry | Entry]) -> Demotion | None:
+    def find_demotion(self, entries: Iterable[IndexedEntry | Entry]) -> Demotion | None:
         """Return the demotion of the first demoted entry, or None."""
-        for doc in docs:
-            # The version comes first, since it needs no reading of the document.
-            if doc.version in self._versions and doc.id in self._demoted:
-                return self._demote(*self._demoted[doc.id])
+        for entry in entries:
+            # The version is compared first: it is known without reading the document.
+            if entry.version in self._versions and entry.id in self._demoted:
+                return self._demote(*self._demoted[entry.id])
         return None
 
     def _demote(self, version: int, spans: tuple[Span, ...]) -> Demotion:
@@ -648,29 +689,29 @@ class Stale:
         return Demotion(by, version, spans)
 
 
-NONE = Stale({})
+NO_DEMOTIONS = Demotions({})
 
 
-def find_demotions(replacements: Replacements) -> Stale:
-    """Return the demotions of the entries with effect: undoing one of them restores everything."""
+def find_demotions(replacements: Replacements) -> Demotions:
+    """Return the demotions by the entries with effect; undoing such an entry also undoes its demotions."""
     demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
-    for entry in replacements.retiring:  # the newest first
+    for entry in replacements.retirements:  # the newest first
         for id, written in entry.data.get("demotes", ()):
             spans = tuple((start, end) for start, end in written)
             if id in demoted:
-                by, newer_spans = demoted[id]
-                demoted[id] = by, _intersect_spans(newer_spans, spans)
+                newest_version, newer_spans = demoted[id]
+                demoted[id] = newest_version, _intersect_spans(newer_spans, spans)
             else:
                 demoted[id] = entry.version, spans
-    return Stale(demoted) if demoted else NONE
+    return Demotions(demoted) if demoted else NO_DEMOTIONS
 
 
 def _intersect_spans(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
     """Return the intersection of two ascending lists of spans."""
-    cut: list[Span] = []
+    common: list[Span] = []
     for left_start, left_end in left:
         for right_start, right_end in right:
             start, end = max(left_start, right_start), min(left_end, right_end)
             if start < end:
-                cut.append((start, end))
-    return tuple(sorted(cut))
+                common.append((start, end))
+    return tuple(sorted(common))

@@ -1,4 +1,4 @@
-"""The bytes of media that come inside a message: kept where the caller says, never in a log."""
+"""The bytes of media inside a message, which the caller keeps elsewhere and a log never stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acms.log import validation
 from acms.model import Json, Media
 
 KeepMedia: TypeAlias = Callable[[bytes, str], str]
-"""Keeps the bytes of media somewhere, given with their type, and returns the reference they are found under."""
+"""A function of the caller that keeps bytes of media of a type, and returns the reference under which it keeps them."""
 
 _HINT = (
     "keep the bytes elsewhere and name them by a URL or the id of a file",
@@ -22,10 +22,12 @@ _HINT = (
 
 
 class Location(NamedTuple):
-    """Where a value is in what the caller wrote, and what becomes of bytes."""
+    """Where a value is in a message, for errors, and how its bytes and unknown parts are kept."""
 
     field: str
+    #: None if bytes are refused.
     keep: KeepMedia | None
+    #: The vendor under which parts that are not understood are kept.
     vendor: str = "anthropic"
 
     def at(self, step: str) -> Location:
@@ -34,11 +36,11 @@ class Location(NamedTuple):
         return self._replace(field=self.field + joined)
 
     def text(self, value: object) -> str:
-        """Return a text, checked."""
+        """Return a value that must be a text; raise `ValidationError` with this location if it is none."""
         return validation.validate_text(value, self.field)
 
     def name(self, value: object) -> str:
-        """Return a name, checked."""
+        """Return a value that must be a name; raise `ValidationError` with this location if it is none."""
         return validation.validate_name(value, self.field)
 
 
@@ -46,6 +48,7 @@ def refer_to_media(ref: object, mime: str, location: Location) -> Media:
     """Refer to media by a URL or the id of a file; bytes in a data: URL are kept elsewhere."""
     ref = location.text(ref)
     if not ref.startswith("data:"):
+        # A URL may be longer than a name, so only an empty one is refused as a name.
         return Media(mime, location.name(ref) if not ref.strip() else ref)
     head, _, data = ref.removeprefix("data:").partition(",")
     return keep_media_bytes(data, head.partition(";")[0] or mime, location)
@@ -53,12 +56,12 @@ def refer_to_media(ref: object, mime: str, location: Location) -> Media:
 
 def keep_media_bytes(data: object, mime: str, location: Location) -> Media:
     """Let the caller keep bytes that were given as base64, and refer to them."""
-    written = data if isinstance(data, str) else location.text(data)
+    encoded = data if isinstance(data, str) else location.text(data)
     if location.keep is None:
         raise ValidationError(f"holds the bytes of media ({mime}), which a log never stores", field=location.field,
                               options=_HINT)  # fmt: skip
     try:
-        content = base64.b64decode(written, validate=False)
+        content = base64.b64decode(encoded, validate=False)
     except (binascii.Error, ValueError) as error:
         raise ValidationError(f"is not base64: {error}", field=location.field) from error
     return Media(mime, location.text(location.keep(content, mime)), sha256(content).hexdigest())
@@ -70,30 +73,30 @@ def replace_inline_bytes(value: Json, location: Location) -> Json:
         inline = value.startswith("data:") and ";base64," in value[:256]
         return refer_to_media(value, "*/*", location).ref if inline else value
     if isinstance(value, list | tuple):
-        return [replace_inline_bytes(one, location.at(f"[{index}]")) for index, one in enumerate(value)]
+        return [replace_inline_bytes(item, location.at(f"[{index}]")) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
     replaced: dict[str, Json] = {}
-    for name, one in value.items():
-        at = location.at(str(name))
-        is_base64 = isinstance(one, str) and not one.startswith("data:") and _holds_base64(value, name)
-        if is_base64:
-            replaced[name] = keep_media_bytes(one, _guess_mime(value), at).ref
+    for name, item in value.items():
+        item_location = location.at(str(name))
+        is_url = isinstance(item, str) and item.startswith("data:")
+        if isinstance(item, str) and not is_url and _holds_base64(value, name):
+            replaced[name] = keep_media_bytes(item, _guess_mime(value), item_location).ref
         else:
-            replaced[name] = replace_inline_bytes(one, at)
+            replaced[name] = replace_inline_bytes(item, item_location)
     return replaced
 
 
-def _holds_base64(within: Mapping[str, Json], name: str) -> bool:
-    """Return whether a field holds base64: of a source, an image that was made, a file, or a sound with its format."""
-    kind = within.get("type")
+def _holds_base64(item: Mapping[str, Json], name: str) -> bool:
+    """Return whether a field of an item holds base64: of a source, a file, a generated image, or audio."""
+    kind = item.get("type")
     if name == "data":
-        return kind == "base64" or (kind is None and "format" in within)
+        return kind == "base64" or (kind is None and "format" in item)
     return name == "file_data" or (name == "result" and kind == "image_generation_call")
 
 
-def _guess_mime(within: Mapping[str, Json]) -> str:
-    if within.get("type") is None and "format" in within:
-        return f"audio/{within['format']}"
-    default = "*/*" if "file_data" in within else "image/*"
-    return str(within.get("media_type") or default)
+def _guess_mime(item: Mapping[str, Json]) -> str:
+    if item.get("type") is None and "format" in item:
+        return f"audio/{item['format']}"
+    default = "*/*" if "file_data" in item else "image/*"
+    return str(item.get("media_type") or default)

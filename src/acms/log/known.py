@@ -1,7 +1,7 @@
 """The keys and digests of the messages in a log, used to recognize repeated messages.
 
-Texts are not kept, only their digests. A `Known` is caught up before each use: it reads the new entries, or the whole
-log after an erasure or expiry.
+Texts are not kept, only their digests. `KnownMessages` is caught up before each use: it reads the new entries, or the
+whole log after an erasure or expiry.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
 from acms.log.encoding import dump
-from acms.log.in_force import Replacements, read_as
+from acms.log.in_force import Replacements, edit_and_end_lookup
 from acms.log.read import replacements_at
 from acms.model import (
     Entry,
@@ -33,24 +33,24 @@ from acms.model import (
 from acms.ports import StorageBackend
 
 _PAGE = 1_000
-"""Entries to read at once: of the longest log no more than these are held with their texts."""
-KEY = ":compaction"
-"""Suffix that makes the key of a message that of the summary that came with it."""
+"""Entries to read at once. The texts of no more than these are in memory, however long the log is."""
+COMPACTION_KEY_SUFFIX = ":compaction"
+"""Suffix of the key of a summary that a provider's message brought; before it comes the key of that message."""
 
 LISTED = "listed"
-"""Key in the data of an edit that came from a list; other edits are corrections, which a list may not know."""
+"""Key in the data of an edit that came from a synced list; other edits are corrections, which a list may not have."""
 
 
 @dataclass(slots=True)
 class Row:
-    """One message of a log as it reads now."""
+    """One message of a log in its current form."""
 
-    #: Version and id of the original entry, and its key.
+    #: Version, id and key of the original entry.
     version: int
-    first: str
+    original_id: str
     key: str | None
     role: Role | None
-    #: Of the newest edit: its id, digests of its wording, its whole body and its metadata; its actor.
+    #: Id of the newest edit, digests of its wording, of its whole body and of its metadata, and its actor.
     id: str
     wording: bytes
     body: bytes
@@ -60,15 +60,15 @@ class Row:
     origin: Origin
     #: Characters of its text.
     length: int
-    #: Its calls of tools and those it answers, the tool group it is in, and its size, which outlives its content.
+    #: Ids of its tool calls and of those it answers, its tool group, and its tokens, which are kept after an erasure.
     calls: tuple[str, ...]
     answers: tuple[str, ...]
     group: str | None
     tokens: int
     #: False once it was retracted; True also when a summary replaced it.
-    live: bool = True
-    #: False once its content is gone.
-    legible: bool = True
+    is_live: bool = True
+    #: False once its content was erased or has expired.
+    has_content: bool = True
     #: Digests of its earlier wordings, if the newest edit is a correction.
     corrected: tuple[bytes, ...] = ()
 
@@ -97,7 +97,7 @@ def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
     return digest_text("\0".join((role._value_, content, *names)))
 
 
-def goes_on(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
+def continues_row(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
     """Whether a message begins with the whole text and all calls of another one."""
     beginning = (role._value_, content[: row.length], *calls[: len(row.calls)])
     return digest_text("\0".join(beginning)) == row.wording
@@ -107,7 +107,7 @@ def body_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
     """Return the digest of the whole body of a message."""
     if not parts:
         return wording_digest(role, content, parts)
-    # Bytes are known by their hash: where they are kept may differ from time to time.
+    # Media are recognized by the hash of their bytes: the place where these are kept may change.
     without_refs: list[Part] = []
     for part in parts:
         is_hashed = isinstance(part, Media) and part.sha256
@@ -116,7 +116,7 @@ def body_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
 
 
 def metadata_digest(value: Mapping[str, Json]) -> bytes:
-    """Return the digest of metadata; nothing for none."""
+    """Return the digest of metadata, or no bytes if there is none."""
     return digest_text(dump(dict(value))) if value else b""
 
 
@@ -131,17 +131,17 @@ def ids_of_answers(parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def _row_of_entry(entry: Entry) -> Row:
-    """Return an entry as a row: one of a message in its original wording."""
+    """Return the row of an entry, with the wording of that entry."""
     role = entry.role or Role.USER
-    whole = body_digest(role, entry.content, entry.parts)
+    body = body_digest(role, entry.content, entry.parts)
     return Row(
         version=entry.version,
-        first=entry.id,
+        original_id=entry.id,
         key=client_supplied_key(entry.key),
         role=entry.role,
         id=entry.id,
-        wording=wording_digest(role, entry.content, entry.parts) if entry.parts else whole,
-        body=whole,
+        wording=wording_digest(role, entry.content, entry.parts) if entry.parts else body,
+        body=body,
         metadata=metadata_digest(entry.metadata),
         actor=entry.actor,
         privacy=entry.privacy,
@@ -151,20 +151,20 @@ def _row_of_entry(entry: Entry) -> Row:
         answers=ids_of_answers(entry.parts),
         group=entry.group,
         tokens=entry.tokens,
-        legible=entry.state is State.LIVE,
+        has_content=entry.state is State.LIVE,
     )
 
 
-def _row_with_compaction(rows: list[Row], row: Row, entry: Entry, block: Entry) -> Row:
-    """Return the row of a message as its caller knows it: together with the compaction that it came with.
+def _row_with_compaction(rows: list[Row], row: Row, entry: Entry, summary: Entry) -> Row:
+    """Return the row of a message, joined with a compaction that its caller handed over in the same message.
 
-    `block` is the summary before the message. If it holds that compaction, its row, the last of `rows`, is removed.
+    `summary` is the entry before the message. If it holds that compaction, its row, the last of `rows`, is removed.
     """
-    if row.key is None or not rows or rows[-1].first != block.id or rows[-1].key != row.key:
+    if row.key is None or not rows or rows[-1].original_id != summary.id or rows[-1].key != row.key:
         return row
     rows.pop()
     parts = entry.parts or (Text(entry.content),)
-    row.body = body_digest(entry.role or Role.USER, entry.content, (*_raw_parts(block), *parts))
+    row.body = body_digest(entry.role or Role.USER, entry.content, (*_raw_parts(summary), *parts))
     return row
 
 
@@ -174,17 +174,16 @@ def _raw_parts(entry: Entry) -> tuple[Part, ...]:
 
 
 def _row_of_compaction(entry: Entry) -> Row | None:
-    """Return a provider's compaction as the message that it was handed over as; None for every other summary."""
+    """Return the row of a provider's compaction, which a caller handed over as a message; None for other summaries."""
     items = _raw_parts(entry)
-    if entry.key is None or not entry.key.endswith(KEY) or not items:
+    if entry.key is None or not entry.key.endswith(COMPACTION_KEY_SUFFIX) or not items:
         return None
-    return _row_of_entry(
-        replace(entry, role=Role.ASSISTANT, key=entry.key.removesuffix(KEY), content="", parts=items)
-    )
+    key = entry.key.removesuffix(COMPACTION_KEY_SUFFIX)
+    return _row_of_entry(replace(entry, role=Role.ASSISTANT, key=key, content="", parts=items))
 
 
-class Known:
-    """The messages of one log, in order; cleared messages are forgotten."""
+class KnownMessages:
+    """The messages of one log, in order; cleared messages are left out."""
 
     def __init__(self) -> None:
         self._forget()
@@ -196,7 +195,7 @@ class Known:
         self._by_key: dict[str, Row] = {}
         #: The messages as they read now; None until they are asked for.
         self._rows: list[Row] | None = None
-        #: the replacements for searching of the log.
+        #: The replacements of the log for searching.
         self.replacements = Replacements(())
 
     async def catch_up(self, storage: StorageBackend, context: str) -> Head:
@@ -204,14 +203,17 @@ class Known:
         head = await storage.head(context)
         if self._head is not None and not _continues(head, self._head):
             self._forget()
-        known = self._head
-        if known is not None and known.version == head.version:
+        known_head = self._head
+        if known_head is not None and known_head.version == head.version:
             return head
-        rows = await self._read_rows(storage, head, 0 if known is None else known.version)
+        known_version, known_rewrites = 0, 0
+        if known_head is not None:
+            known_version, known_rewrites = known_head.version, known_head.rewrites
+        rows = await self._read_rows(storage, head, known_version)
         replacements = self.replacements
-        if head.rewrites != (0 if known is None else known.rewrites):
+        if head.rewrites != known_rewrites:
             replacements = await replacements_at(storage, context, head, head.version, searchable=True)
-        if self._head is not known:  # another task has read the entries meanwhile
+        if self._head is not known_head:  # another task has read the entries meanwhile
             return await self.catch_up(storage, context)
         self._originals += rows
         self._by_key |= {row.key: row for row in rows if row.key is not None}
@@ -219,40 +221,40 @@ class Known:
         return head
 
     async def _read_rows(self, storage: StorageBackend, head: Head, after: int) -> list[Row]:
-        """Return the rows of a log above a version; only one page of texts is held at a time."""
+        """Return the rows of a log above a version; only one page of texts is in memory at a time."""
         kinds = (Kind.MESSAGE, Kind.SUMMARY)
         rows: list[Row] = []
-        block: Entry | None = None
+        summary: Entry | None = None
         while True:
             page = await storage.read(head.context, after=after, at=head.version, kinds=kinds, limit=_PAGE)
             for entry in page:
                 if entry.kind is Kind.SUMMARY:
-                    block = entry
+                    summary = entry
                     row = _row_of_compaction(entry)
                 else:
-                    row = None if entry.replaces else _row_of_entry(entry)
-                    if row is not None and block is not None and entry.version == block.version + 1:
-                        row = _row_with_compaction(rows, row, entry, block)
+                    row = None if entry.replaces else _row_of_entry(entry)  # edits are applied later
+                    if row is not None and summary is not None and entry.version == summary.version + 1:
+                        row = _row_with_compaction(rows, row, entry, summary)
                 if row is not None:
                     rows.append(row)
             if len(page) < _PAGE:
                 return rows
             after = page[-1].version
 
-    def under(self, key: str) -> Row | None:
+    def find_by_key(self, key: str) -> Row | None:
         """Return the message stored under a caller's key, or None."""
         return self._by_key.get(key)
 
     @property
     def rows(self) -> list[Row]:
-        """Return the messages as they read now, oldest first."""
+        """The messages in their current form, oldest first."""
         if self._rows is None:
             self._rows = self._current_rows() if self.replacements.replacing else self._originals
         return self._rows
 
     def _current_rows(self) -> list[Row]:
-        """Return the messages with their newest edits, and those that were retracted as rows that are not live."""
-        read = read_as(self.replacements)
+        """Return the messages with their newest edits; retracted messages are included as rows that are not live."""
+        find_edit_and_end = edit_and_end_lookup(self.replacements)
         edits: dict[int, list[Entry]] = {}
         for entry in self.replacements.replacing:
             if entry.kind is Kind.MESSAGE:
@@ -260,31 +262,32 @@ class Known:
                     edits.setdefault(first, []).append(entry)
         rows: list[Row] = []
         for original in self._originals:
-            edit, ended_by = read(original.version)
+            edit, ended_by = find_edit_and_end(original.version)
             if ended_by is not None and not ended_by.sources:
-                # The whole log was cleared, so the same text is a new message, unless it has the same key.
+                # The retraction names no source: it cleared the whole log. The same text is then a new message, unless
+                # it has the same key.
                 if original.key is not None:
-                    rows.append(replace(original, role=None, wording=b"", live=False))
+                    rows.append(replace(original, role=None, wording=b"", is_live=False))
                 continue
             if edit is not None:
                 row = _row_of_edit(edit, original, edits[original.version])
             else:
                 row = original if ended_by is None else replace(original)
-            row.live = ended_by is None
+            row.is_live = ended_by is None
             rows.append(row)
         return rows
 
 
-def _continues(head: Head, known: Head) -> bool:
-    """Return whether a head is a later one of the same log, from which nothing was deleted."""
-    return (head.context, head.epoch) == (known.context, known.epoch) and head.version >= known.version
+def _continues(head: Head, earlier: Head) -> bool:
+    """Return whether a head belongs to the same log as an earlier one, and no content was deleted in between."""
+    return (head.context, head.epoch) == (earlier.context, earlier.epoch) and head.version >= earlier.version
 
 
 def _row_of_edit(edit: Entry, original: Row, edits: Sequence[Entry]) -> Row:
-    """Return a message with its newest edit; `edits` are all it ever had."""
+    """Return a message in the wording of its newest edit; `edits` are all the edits it ever had."""
     row = _row_of_entry(edit)
-    row.version, row.first, row.key = original.version, original.first, original.key
+    row.version, row.original_id, row.key = original.version, original.original_id, original.key
     if LISTED not in edit.data:
-        earlier = [_row_of_entry(one).wording for one in edits if one.version < edit.version]
-        row.corrected = (original.wording, *earlier)
+        earlier_edits = [earlier for earlier in edits if earlier.version < edit.version]
+        row.corrected = (original.wording, *[_row_of_entry(earlier).wording for earlier in earlier_edits])
     return row

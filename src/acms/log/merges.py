@@ -1,9 +1,9 @@
 """The merges of a log: their records, the version vectors of both sides, and the origin of copied entries.
 
-The entries of one merge are one append. Its last one is the *record*: a retraction that retracts nothing and holds
-the merged session, its version, and the knowledge of both sides at that time as a version vector: the last version of
-every context whose entries were seen. A merge that is undone counts as never made. The end of the module has the result
-types of a merge. Pure.
+The entries of one merge are one append. The last of them is the *record*: a retraction that retracts nothing. It has
+the merged session, its version, and a version vector: for every context whose entries either side had seen at that
+time, the last version of it. A merge that was undone counts as never made. The module also has the result types of a
+merge. Its functions are pure.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_record
+from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_merge_record
 from acms.model import Entry, Kind
 from acms.prompt_types import prefix_speaker
 from acms.results import LINE, Change
 
 KEPT = "kept"
-"""Ids in the data of a record: messages that stay as they are in a conflict, although nothing was done to them here."""
+"""Key in the data of a record: ids of messages of this side that won a conflict without having been changed here."""
 ADOPTED = "adopt:"
 """Prefix of the key of an entry that a fork adopted from its parent."""
 
 Origin: TypeAlias = tuple[str, int]
-"""Where an entry was written first: the context that owned the row, and its version there."""
+"""Where an entry was first written: the context that owned the row, and its version there."""
 Vector: TypeAlias = Mapping[str, int]
-"""Last version that is known of each context."""
+"""A version vector: the last known version of each context."""
 
 
 def vector_covers(vector: Vector, origin: Origin) -> bool:
@@ -38,24 +38,26 @@ class Merges:
     """The merges of a log up to a version."""
 
     def __init__(self, retractions: Iterable[Entry], replacements: Replacements) -> None:
-        """Take every retraction up to a version, and the replacements in force at that version."""
+        """Take every retraction up to a version, and the replacements at that version."""
         undone_ids: set[str] = set()
-        for entry in replacements.retiring:
+        for entry in replacements.retirements:
             if entry.kind is Kind.RETRACTION and entry.data.get("reason") == UNDO:
                 undone_ids.update(entry.sources)
-        records = [entry for entry in retractions if is_record(entry)]
-        self.standing = [record for record in records if record.id not in undone_ids]
+        records = [entry for entry in retractions if is_merge_record(entry)]
+        #: The records of merges that have effect, and of merges that were undone.
+        self.effective = [record for record in records if record.id not in undone_ids]
         self.undone = [record for record in records if record.id in undone_ids]
+        #: First versions of the appends of all merges, and of the undone ones.
         self._batches = {record.batch for record in records}
-        self._undone = {record.batch for record in self.undone}
+        self._undone_batches = {record.batch for record in self.undone}
 
     def vector(self, runs: Iterable[tuple[str, int, int]]) -> dict[str, int]:
-        """Return the version vector of a log that reads these runs, including its merges."""
-        known = [(owner, last) for owner, _, last in runs]
-        for record in self.standing:
-            known += record.data[SEEN].items()
+        """Return the version vector of a log that reads some runs (owner, first, last), including its merges."""
+        last_versions = [(owner, last) for owner, _, last in runs]
+        for record in self.effective:
+            last_versions += record.data[SEEN].items()
         vector: dict[str, int] = {}
-        for owner, last in known:
+        for owner, last in last_versions:
             vector[owner] = max(vector.get(owner, 0), last)
         return vector
 
@@ -65,41 +67,41 @@ class Merges:
         if entry.kind is Kind.RETRACTION:
             original = entry.data.get(MERGED)
         elif entry.sources and self._is_copy(entry):
-            original = entry.sources[-1]
+            original = entry.sources[-1]  # the original is the last source
         origin = None if original is None else parse_entry_id(original)
         return origin or (entry.context, entry.version)
 
     def _is_copy(self, entry: Entry) -> bool:
         return entry.batch in self._batches or (entry.key or "").startswith(ADOPTED)
 
-    def took_back(self, entry: Entry) -> bool:
+    def is_undone(self, entry: Entry) -> bool:
         """Whether an entry came with a merge that was undone."""
-        return entry.batch in self._undone
+        return entry.batch in self._undone_batches
 
 
 # ── results of a merge ──────────────────────────────────────────────────────────────────────────────────────────────
 
 MergeStrategy: TypeAlias = Literal["refuse", "ours", "theirs"]
-"""How conflicts are resolved: nothing is merged, or this side or the other one wins each of them."""
+"""How conflicts are resolved: "refuse" merges nothing, otherwise the named side wins each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeConflict:
-    """One thing that both sides changed since they last knew of each other, and not to the same."""
+    """A message, group, fact or key that both sides changed in different ways since the fork or the last merge."""
 
     #: Subject of the conflict: a message, a tool group, a fact, or the message under a caller's key.
     kind: Literal["message", "tool_group", "fact", "key"]
-    #: What each side did, in the words of git; a side that deleted is empty.
+    #: What each side did, in the terms of git; the entries of a side that deleted are empty.
     type: Literal["modify/modify", "modify/delete", "add/add"]
-    #: Which one: the id of the message or the group, the key, or the address of the fact as "subject / attribute".
+    #: The id of the message or the group, the key, or the address of the fact as "subject / attribute".
     subject: str
-    #: As it was when the sides last knew of each other, on this side now, and on the other side now; by their own ids.
+    #: The entries at the fork or the last merge, on this side now, and on the other side now, under their own ids.
     base: tuple[Entry, ...] = ()
     ours: tuple[Entry, ...] = ()
     theirs: tuple[Entry, ...] = ()
-    #: Which side had its way; None while the strategy is to refuse.
+    #: The side that won; None with the strategy "refuse".
     resolution: Literal["ours", "theirs"] | None = None
-    #: Why it was not the side that was asked for; "" where it was.
+    #: Why the requested side did not win; "" if it won.
     reason: str = ""
 
     def __str__(self) -> str:
@@ -110,29 +112,29 @@ class MergeConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a merge did, or would do: entries of the other side under their own ids, and what they meet here."""
+    """The changes that a merge made, or would make, to this side; entries of the other side have their own ids."""
 
-    #: Name of each side with its version, such as "user_123 v12"; this one as it was before.
+    #: Name of each side with its version, such as "user_123 v12"; this side with its version before the merge.
     ours: str
     theirs: str
-    #: Newest version up to which both sides are one and the same log: the fork point.
+    #: Newest version up to which both sides are the same log: the fork point.
     common: int
     strategy: MergeStrategy
     dry_run: bool
     #: Messages and facts of the other side that are appended here, in its order.
     appended: tuple[Entry, ...] = ()
-    #: Messages and facts of this side that say something else now: as they were here, and as they are there.
+    #: Messages and facts of this side that were changed: as they were here, and as they are on the other side.
     changed: tuple[Change, ...] = ()
     #: Messages and facts of this side that are retracted.
     retracted: tuple[Entry, ...] = ()
     conflicts: tuple[MergeConflict, ...] = ()
-    #: Entries of the other side that stay away since this side has lost their content: erased, or expired.
+    #: Number of entries of the other side that were not merged because their content was erased or expired here.
     gone: int = 0
-    #: Version of the record of the merge, which `undo` takes back; None where nothing was written.
+    #: Version of the record of the merge, for `undo`; None if nothing was written.
     version: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything changes here, or both sides disagree."""
+        """Whether the merge changes this side or has conflicts."""
         return bool(self.appended or self.changed or self.retracted or self.conflicts)
 
     def __str__(self) -> str:

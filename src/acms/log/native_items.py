@@ -1,9 +1,10 @@
 """Calls of provider-defined tools, their results, and the texts of a provider's other items.
 
-A log holds a native call as a `ToolCall` and a native result as a `ToolResult`, so both are paired, counted, searched
-and compacted like every other. A `Raw` part of the vendor `EXTRA_FIELDS` after it holds the rest of the item, and
-`write_call` and `write_result` rebuild the item for the provider it came from. An item that is both call and result
-stays a `Raw` part of its vendor; `item_text` returns its text.
+A native call or result is one of a provider's own tool, not of a function of the caller. A log holds a native call as
+a `ToolCall` and a native result as a `ToolResult`, so both are paired, counted, searched and compacted like others. A
+`Raw` part of the vendor `EXTRA_FIELDS` after it holds the remaining fields of the item (`extra`), and `write_call` and
+`write_result` rebuild the item for the provider it came from. An item that is both call and result stays a `Raw` part
+of its vendor; `item_text` returns its text.
 
 Items of the Responses API as of the package openai 3.54 (`response_input_item.py`).
 """
@@ -22,7 +23,7 @@ RESPONSES = "openai-responses"
 AGENTS = "openai"
 """Vendor of the items of the OpenAI Agents SDK, which are kept with the parts that were read from them."""
 VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
-"""Vendors whose items have content of their own; items kept by other adapters repeat the parts before them."""
+"""Vendors whose items have content of their own; items of other adapters repeat the parts before them."""
 
 NO_RESULT = "no result: interrupted"
 """Placeholder for a missing result of a tool call: providers refuse a call without a result."""
@@ -35,11 +36,11 @@ class CallForm(NamedTuple):
 
     #: The type of the item that holds its result.
     output: str
-    #: The field that holds the request; "" for all fields but the ids and the status.
+    #: The field that holds the request, or "" if it is all fields except the ids and the status.
     payload: str = ""
-    #: The name of the tool; "" where the item says it.
+    #: The name of the tool, or "" if the item has a field for it.
     name: str = ""
-    #: The field that its result refers to, and under which name the result does.
+    #: The field with the id of the call, and the field in which the result names that id.
     id_field: str = "call_id"
     answer_field: str = "call_id"
 
@@ -62,25 +63,25 @@ RESULTS: Mapping[str, str] = {form.output: kind for kind, form in CALLS.items()}
 NEEDS_ID = frozenset(
     ("local_shell_call", "computer_call", "program", "program_output", "mcp_approval_request")
 )
-"""Items that the API refuses without the id that it gave them."""
+"""Types of items that the API refuses without the id that it gave them."""
 
-_FRAME = ("type", "call_id", "id", "status")
+_ENVELOPE_FIELDS = ("type", "call_id", "id", "status")
 _STREAMS = ("stdout", "stderr")
 _ANSWER_ENDINGS = ("_output", "_result", "_response")
 
 
 def form_of_call(kind: Json) -> CallForm | None:
-    """Return the form of a type of call, or None if it is no call; an unknown `*_call` is taken as one."""
+    """Return the form of a type of item, or None if it is no call; an unknown `*_call` counts as a call."""
     if not isinstance(kind, str):
         return None
-    known = CALLS.get(kind)
-    if known is None and kind.endswith("_call"):
+    form = CALLS.get(kind)
+    if form is None and kind.endswith("_call"):
         return CallForm(f"{kind}_output", "", kind.removesuffix("_call"))
-    return known
+    return form
 
 
 def call_of_result(kind: Json) -> str | None:
-    """Return the type of the call that a type of item answers; None for an item that is no result."""
+    """Return the type of call that a type of item answers, or None if the item is no result."""
     if not isinstance(kind, str):
         return None
     if kind.endswith("_call_output"):
@@ -89,19 +90,22 @@ def call_of_result(kind: Json) -> str | None:
 
 
 def is_native(kind: Json) -> bool:
-    """Return whether items of a type are calls or results of tools that are no functions of the caller."""
+    """Return whether items of a type are native calls or results: not of a function of the caller."""
     return kind not in ("function_call", "function_call_output") and (
         form_of_call(kind) is not None or call_of_result(kind) is not None
     )
 
 
-def is_tool_rest(rest: Mapping[str, Json]) -> bool:
-    """Return whether the rest of an item belongs to a native call or result; of an unknown type it has a `call_id`."""
-    return "call_id" in rest or is_native(rest["type"])
+def belongs_to_native_item(extra: Mapping[str, Json]) -> bool:
+    """Return whether the extra fields after a part come from a native call or result.
+
+    Those of an unknown type always have a `call_id`.
+    """
+    return "call_id" in extra or is_native(extra["type"])
 
 
 def _has_unknown_form(item: Mapping[str, Json]) -> bool:
-    """Return whether an item of an unknown type shares a call id with others."""
+    """Return whether an item is of an unknown type and has a call id: it is a call or a result."""
     kind, call_id = item.get("type"), item.get("call_id")
     if not isinstance(kind, str) or not isinstance(call_id, str) or not call_id:
         return False
@@ -109,7 +113,7 @@ def _has_unknown_form(item: Mapping[str, Json]) -> bool:
 
 
 def _answers_by_form(item: Mapping[str, Json]) -> bool:
-    """Return whether an item of an unknown type is a result: its type or a field says so."""
+    """Return whether an item of an unknown type is a result, by the ending of its type or by a field for the output."""
     return str(item["type"]).endswith(_ANSWER_ENDINGS) or not item.keys().isdisjoint(("output", "result"))
 
 
@@ -117,35 +121,37 @@ def _answers_by_form(item: Mapping[str, Json]) -> bool:
 
 
 def read_call(item: Mapping[str, Any]) -> list[Part] | None:
-    """Read an item as the call of a tool and a `Raw` part with its other fields; None if it is no native call.
-
-    A native call is one of a provider's own tools, not of a function of the caller.
-    """
+    """Parse an item into a tool call and a `Raw` part with its other fields; None if it is no native call."""
     kind = item.get("type")
     form = form_of_call(kind)
     is_unknown = _has_unknown_form(item) and not _answers_by_form(item)
     if is_unknown:
         form = CallForm("", name=str(kind))
-    if form is None or "output" in item:
+    if form is None or "output" in item:  # with an output, the item is both call and result
         return None
     call_id, name = item.get(form.id_field), form.name or item.get("name")
     if not _is_filled(call_id) or not _is_filled(name):
         return None
     if form.payload:
         request = item.get(form.payload)
-        held = {form.payload, form.id_field}  # fields that the call holds; the `Raw` part has the others
+        call_fields = {
+            form.payload,
+            form.id_field,
+        }  # fields that the call holds; the `Raw` part has the others
     else:
-        request = {field: value for field, value in item.items() if field not in _FRAME}
-        held = {*request, form.id_field}
+        request = {field: value for field, value in item.items() if field not in _ENVELOPE_FIELDS}
+        call_fields = {*request, form.id_field}
     if request is None:
         return None
     if not form.name:
-        held.add("name")
+        call_fields.add("name")
     if is_unknown:
-        held.discard("call_id")  # by this field `write_call` recognises the rest of an unknown type
+        call_fields.discard(
+            "call_id"
+        )  # by this field `write_call` recognizes the extra fields of an unknown type
     arguments = request if isinstance(request, str) else _encode(request)
-    rest = {field: value for field, value in item.items() if field not in held}
-    return [ToolCall(call_id, name, arguments), Raw(EXTRA_FIELDS, _encode(rest))]
+    extra = {field: value for field, value in item.items() if field not in call_fields}
+    return [ToolCall(call_id, name, arguments), Raw(EXTRA_FIELDS, _encode(extra))]
 
 
 def _is_filled(value: object) -> TypeGuard[str]:
@@ -153,9 +159,9 @@ def _is_filled(value: object) -> TypeGuard[str]:
 
 
 def read_result(item: Mapping[str, Any]) -> list[Part] | None:
-    """Read an item as the result of a native call and the rest of it; None for an item that is none.
+    """Parse an item into the result of a native call and its extra fields; None if it is no native result.
 
-    The caller reads images, and the texts of an output that is a list of parts.
+    The caller parses images, and the texts of an output that is a list of parts.
     """
     kind = item.get("type")
     if _has_unknown_form(item) and _answers_by_form(item):
@@ -165,42 +171,42 @@ def read_result(item: Mapping[str, Any]) -> list[Part] | None:
         return None
     call_id = item.get(form.answer_field)
     if not call_id and kind == "local_shell_call_output":
-        call_id = item.get("id")
+        call_id = item.get("id")  # this type may have the id of the call there
     if not _is_filled(call_id):
         return None
-    text, rest = _split_result(item)
-    rest.pop(form.answer_field, None)
-    failed = item.get("status") == "failed" or item.get("approve") is False
-    return [ToolResult(call_id, text, failed), Raw(EXTRA_FIELDS, _encode(rest))]
+    text, extra = _split_result(item)
+    extra.pop(form.answer_field, None)
+    is_error = item.get("status") == "failed" or item.get("approve") is False
+    return [ToolResult(call_id, text, is_error), Raw(EXTRA_FIELDS, _encode(extra))]
 
 
 def _split_result(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
-    """Return the text of a native result, and the rest of it: what `write_result` cannot make of the text."""
-    rest = {name: value for name, value in item.items() if name not in ("output", "result", "tools")}
+    """Return the text of a native result, and the fields that `write_result` cannot rebuild from that text."""
+    extra = {name: value for name, value in item.items() if name not in ("output", "result", "tools")}
     match item:
         case {"type": "shell_call_output", "output": [*chunks]}:
-            text, rest["output"] = _split_chunks(chunks)
-            return text, rest
+            text, extra["output"] = _split_chunks(chunks)
+            return text, extra
         case {"type": "mcp_approval_response"}:
-            return _approval_text(item.get("approve") is True, item.get("reason")), rest
+            return _approval_text(item.get("approve") is True, item.get("reason")), extra
         case {"type": "tool_search_output", "tools": tools}:
-            return _encode(tools), rest
+            return _encode(tools), extra
         case {"type": "program_output", "result": str(text)}:
-            return text, rest
+            return text, extra
         case {"output": str(text)}:
-            return text, rest
+            return text, extra
         case {"type": "computer_call_output"}:
-            return "", rest
-        case {"type": "apply_patch_call_output"}:
-            return str(item.get("status") or ""), {**rest, "output": None}
+            return "", extra  # its output is an image, which the caller reads
+        case {"type": "apply_patch_call_output"}:  # without an output, its status is the text
+            return str(item.get("status") or ""), {**extra, "output": None}
         case _:
-            return item_text_of(item), {**rest, "output": item.get("output")}
+            return item_text_of(item), {**extra, "output": item.get("output")}
 
 
 def _split_chunks(chunks: Sequence[Any]) -> tuple[str, list[Json]]:
-    """Return the joined texts of the outputs of commands, and the outputs with the lengths in place of the texts."""
+    """Return the joined texts of command outputs, and the outputs with the length of each text in its place."""
     texts: list[str] = []
-    rest: list[Json] = []
+    outputs: list[Json] = []
     for chunk in chunks:
         if not isinstance(chunk, Mapping):
             continue
@@ -210,8 +216,8 @@ def _split_chunks(chunks: Sequence[Any]) -> tuple[str, list[Json]]:
             if isinstance(text, str):
                 lengths[name] = len(text)
                 texts.append(text)
-        rest.append({**chunk, **lengths})
-    return "\n".join(filter(None, texts)), rest
+        outputs.append({**chunk, **lengths})
+    return "\n".join(filter(None, texts)), outputs
 
 
 def _approval_text(approved: bool, reason: Json) -> str:
@@ -222,65 +228,67 @@ def _approval_text(approved: bool, reason: Json) -> str:
 # ── parts written as items ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rest_of_item(part: Part | None) -> dict[str, Json] | None:
-    """Return the rest of a native item that follows a call or a result; None for any other part."""
+def extra_fields_of(part: Part | None) -> dict[str, Json] | None:
+    """Return the extra fields in the `Raw` part after a call or a result, or None for any other part."""
     if not isinstance(part, Raw) or part.vendor != EXTRA_FIELDS:
         return None
     try:
-        rest = json.loads(part.json)
+        extra = json.loads(part.json)
     except ValueError:
         return None
-    return rest if isinstance(rest, dict) and isinstance(rest.get("type"), str) else None
+    return extra if isinstance(extra, dict) and isinstance(extra.get("type"), str) else None
 
 
-def write_call(call: ToolCall, rest: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Rebuild the item of a native call, or None if its arguments no longer fit it."""
-    form = CallForm("", name=call.name) if "call_id" in rest else form_of_call(rest["type"])
+def write_call(call: ToolCall, extra: Mapping[str, Json]) -> dict[str, Json] | None:
+    """Rebuild the item of a native call, or return None if its arguments were changed to something it cannot hold."""
+    form = CallForm("", name=call.name) if "call_id" in extra else form_of_call(extra["type"])
     if form is None:
         return None
-    item: dict[str, Json] = {"type": rest["type"], form.id_field: call.call_id}
+    item: dict[str, Json] = {"type": extra["type"], form.id_field: call.call_id}
     if not form.name:
         item["name"] = call.name
-    if form.payload in ("input", "code") or rest["type"] in ("mcp_approval_request", "function_call"):
+    is_text_payload = form.payload in ("input", "code")
+    if is_text_payload or extra["type"] in ("mcp_approval_request", "function_call"):
         item[form.payload] = call.arguments
-        return {**rest, **item}
+        return {**extra, **item}
     try:
-        asked = json.loads(call.arguments)
+        request = json.loads(call.arguments)
     except (ValueError, RecursionError):
         return None
     if form.payload:
-        return {**rest, **item, form.payload: asked}
-    return {**asked, **rest, **item} if isinstance(asked, dict) else None
+        return {**extra, **item, form.payload: request}
+    return {**request, **extra, **item} if isinstance(request, dict) else None
 
 
 def write_result(
-    result: ToolResult, media: Sequence[Media], called: str, rest: Mapping[str, Json]
+    result: ToolResult, media: Sequence[Media], call_type: str, extra: Mapping[str, Json]
 ) -> dict[str, Json] | None:
-    """Build the item that answers a native call, or None if the result cannot answer it.
+    """Build the item that answers a native call of a type, or None if the result cannot answer it.
 
-    `rest` holds the other fields of the original item; it is empty for a stand-in.
+    `extra` holds the other fields of the original item; it is empty for the placeholder of a missing result.
     """
-    form = form_of_call(called)
+    form = form_of_call(call_type)
     if form is None:
-        return _write_unknown_result(result, rest)
+        return _write_unknown_result(result, extra)
     kind, text = form.output, result.output
-    given = rest if rest.get("type") == kind else {}
-    item: dict[str, Json] = {**given, "type": kind, form.answer_field: result.call_id}
+    original = extra if extra.get("type") == kind else {}
+    item: dict[str, Json] = {**original, "type": kind, form.answer_field: result.call_id}
     match kind:
         case "shell_call_output":
-            item["output"] = _fill_chunks(text, given.get("output"))
+            item["output"] = _fill_chunks(text, original.get("output"))
         case "computer_call_output":
             if not media:
                 return None
             field = "image_url" if media[0].ref.startswith(("http", "data:")) else "file_id"
             item["output"] = {"type": "computer_screenshot", field: media[0].ref}
         case "apply_patch_call_output":
-            item["status"] = given.get("status") or ("failed" if text == NO_RESULT else "completed")
+            item["status"] = original.get("status") or ("failed" if text == NO_RESULT else "completed")
             item["output"] = text
-            if "output" in given and text == item["status"]:
+            if "output" in original and text == item["status"]:  # it had no output: its status was the text
                 del item["output"]
         case "mcp_approval_response":
-            if _approval_text(given.get("approve") is True, given.get("reason")) != text:
+            # A text that was changed is no approval.
+            if _approval_text(original.get("approve") is True, original.get("reason")) != text:
                 item |= {"approve": False, "reason": text}
         case "tool_search_output":
             item["tools"] = _parse_tools(text)
@@ -291,7 +299,7 @@ def write_result(
         case _:
             if kind == "local_shell_call_output":
                 item.setdefault("id", result.call_id)
-            item["output"] = given["output"] if _has_lines_of(given, text) else text
+            item["output"] = original["output"] if _has_lines_of(original, text) else text
     return item
 
 
@@ -302,17 +310,17 @@ def _has_lines_of(item: Mapping[str, Json], text: str) -> bool:
     return sorted(item_text_of(item).split("\n")) == sorted(text.split("\n"))
 
 
-def _write_unknown_result(result: ToolResult, rest: Mapping[str, Json]) -> dict[str, Json] | None:
+def _write_unknown_result(result: ToolResult, extra: Mapping[str, Json]) -> dict[str, Json] | None:
     """Return the original item of a result of an unknown type; None if its text was changed."""
-    if "call_id" not in rest or item_text_of(rest) != result.output:
+    if "call_id" not in extra or item_text_of(extra) != result.output:
         return None
-    return {**rest, "call_id": result.call_id}
+    return {**extra, "call_id": result.call_id}
 
 
 def _fill_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
     """Return the outputs of commands with their texts, cut from a joined text by the lengths in `chunks`.
 
-    If these do not fit the text, which may have been edited, all of it is one output.
+    If the lengths do not fit the text, which may have been edited, the whole text is one output.
     """
     exit_code = 1 if text == NO_RESULT else 0
     single = {"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": exit_code}}
@@ -334,15 +342,15 @@ def _fill_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
 
 def _parse_tools(text: str) -> list[Json]:
     try:
-        found = json.loads(text)
+        tools = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return tools if isinstance(tools, list) else []
 
 
 # ── texts of other items ────────────────────────────────────────────────────────────────────────────────────────────
 
-_SILENT = frozenset(
+_TEXTLESS_TYPES = frozenset(
     (
         "reasoning",
         "thinking",
@@ -354,7 +362,7 @@ _SILENT = frozenset(
     )
 )
 """Items without text of their own: reasoning, and items that refer to or replace others."""
-_UNSAID = frozenset(
+_NON_TEXT_FIELDS = frozenset(
     (
         "type",
         "id",
@@ -373,7 +381,7 @@ _UNSAID = frozenset(
         "cache_control",
     )
 )
-"""Fields whose values are names and secrets of the provider's."""
+"""Fields whose values are technical: ids, types, signatures, encrypted and inline data."""
 
 
 def item_text(part: Raw) -> str:
@@ -384,13 +392,13 @@ def item_text(part: Raw) -> str:
         item = json.loads(part.json)
     except (ValueError, RecursionError):
         return ""
-    if not isinstance(item, dict) or (part.vendor == AGENTS and is_understood(item)):
+    if not isinstance(item, dict) or (part.vendor == AGENTS and is_parsed_into_parts(item)):
         return ""
     return item_text_of(item)
 
 
-def is_understood(item: Mapping[str, Json]) -> bool:
-    """Return whether an item is read as parts: a message, a call or a result."""
+def is_parsed_into_parts(item: Mapping[str, Json]) -> bool:
+    """Return whether an item is parsed into parts: a message, a call or a result."""
     kind = item.get("type", "message")
     if kind in ("message", "function_call", "function_call_output"):
         return True
@@ -400,21 +408,21 @@ def is_understood(item: Mapping[str, Json]) -> bool:
 def item_text_of(item: Mapping[str, Json]) -> str:
     """Return the text of a provider's item: every string in it but ids, signatures and encrypted content."""
     kind = item.get("type")
-    if kind in _SILENT:
+    if kind in _TEXTLESS_TYPES:
         return ""
-    said = "\n".join(_walk_strings(item))
-    return f"[{kind}]\n{said}" if said and isinstance(kind, str) else said
+    text = "\n".join(_walk_strings(item))
+    return f"[{kind}]\n{text}" if text and isinstance(kind, str) else text
 
 
-def _walk_strings(value: Json, name: str = "") -> Iterator[str]:
+def _walk_strings(value: Json) -> Iterator[str]:
     """Yield the strings of a value that people may read, without ids, signatures and inline data."""
     if isinstance(value, str):
         if value.strip() and not value.startswith("data:"):
             yield value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            if key not in _UNSAID:
-                yield from _walk_strings(inner, key)
+            if key not in _NON_TEXT_FIELDS:
+                yield from _walk_strings(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _walk_strings(inner, name)
+            yield from _walk_strings(inner)

@@ -1,7 +1,7 @@
-"""Policy: when a log is compacted, and how much of it stays.
+"""Policy: when a log is compacted, and how much of it stays verbatim.
 
-A policy is resolved field by field from the service, the namespace and the context, the nearest one that says something
-wins (decision 11). It is looked at with an append and on explicit calls, never on reads.
+A policy is resolved field by field from three levels: a value of the context wins over one of the namespace, and that
+over one of the service (decision 11). Appends and explicit calls apply it; reads never do.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from acms.model import Context, ContextDraft, Json
 from acms.ports import StorageBackend
 
 LEVELS = ("service", "namespace", "context")
-"""Where a policy may be set, the nearest last."""
+"""The levels at which a policy may be set; a later one overrides an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
     """When a log is compacted, and what stays as it is."""
 
-    #: Compact when the tokens in force reach this share of the budget.
+    #: Compact when the active tokens reach this share of the budget.
     threshold: float = 0.8
     #: The newest messages that are never summarised.
     preserve_recent_count: int = 10
     #: Whether an append may ask for a compaction; an explicit one always works.
     enabled: bool = True
-    #: Tokens that the log in force should stay below; None: no append ever asks for a compaction.
+    #: Tokens that the active part of the log should stay below; None: no append ever asks for a compaction.
     budget: int | None = None
-    #: Share of the tokens in force that stays verbatim beside the newest messages, in [0, 1].
+    #: Share of the active tokens, in [0, 1], that stays verbatim; the newest messages count towards it.
     keep: float = 0.0
     #: Maximum tokens of a summary; None: a fifth of the tokens it replaces.
     summary_tokens: int | None = None
-    #: Tokens of the smallest prompt that shows a summary: its shortest text has a tenth of them at most.
+    #: Tokens of the smallest prompt that shows a summary: the shortest text of a summary has at most a tenth of them.
     smallest_prompt: int = 4_000
 
     def __post_init__(self) -> None:
@@ -49,8 +49,8 @@ class CompactionPolicy:
         if self.budget is not None:
             validate_budget(self.budget, "budget")
         if self.summary_tokens is not None:
-            validate_integer(self.summary_tokens, "summary_tokens", least=1)
-        validate_integer(self.smallest_prompt, "smallest_prompt", least=1)
+            validate_integer(self.summary_tokens, "summary_tokens", minimum=1)
+        validate_integer(self.smallest_prompt, "smallest_prompt", minimum=1)
 
     def to_json(self) -> dict[str, Json]:
         """Return every field by name."""
@@ -62,20 +62,20 @@ FIELDS = tuple(field.name for field in fields(CompactionPolicy))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPolicy:
-    """The policy in force of one context, and which level each field comes from."""
+    """The policy that applies to one context, and the level from which each field comes."""
 
     policy: CompactionPolicy
     #: Field → "service", "namespace" or "context".
     levels: Mapping[str, str]
 
 
-def merge_policy(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str, Json]:
-    """Merge a partial policy into a stored one; None takes a field back to the level above. Checks every field."""
+def merge_policy(stored: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str, Json]:
+    """Merge a partial policy into a stored one and check every field; None resets a field to the level above."""
     unknown = sorted(set(change) - set(FIELDS))
     if unknown:
         raise ValidationError(f"is no field of a policy: {', '.join(FIELDS)}", field=unknown[0])
-    merged = {name: value for name, value in {**old, **change}.items() if value is not None}
-    CompactionPolicy(**merged)
+    merged = {name: value for name, value in {**stored, **change}.items() if value is not None}
+    CompactionPolicy(**merged)  # raises for an invalid value
     return merged
 
 
@@ -83,34 +83,34 @@ def layer_policies(service: CompactionPolicy, *stored: Mapping[str, Json]) -> Re
     """Return the effective policy: that of the service, overridden by the namespace and the context."""
     levels = dict.fromkeys(FIELDS, LEVELS[0])
     policy = service
-    for level, one in zip(LEVELS[1:], stored, strict=True):
-        known = _readable_fields(one)
-        policy = replace(policy, **known)
-        levels.update(dict.fromkeys(known, level))
+    for level, stored_policy in zip(LEVELS[1:], stored, strict=True):
+        overrides = _readable_fields(stored_policy)
+        policy = replace(policy, **overrides)
+        levels.update(dict.fromkeys(overrides, level))
     return ResolvedPolicy(policy=policy, levels=levels)
 
 
 def _readable_fields(stored: object) -> dict[str, Any]:
-    """Return the fields of a stored policy; none of a damaged one, which `verify` reports."""
+    """Return the fields of a stored policy, or none if it is damaged, which only `verify` reports."""
     if not isinstance(stored, Mapping):
         return {}
-    known = {name: value for name, value in cast("Mapping[str, Any]", stored).items() if name in FIELDS}
+    values = {name: value for name, value in cast("Mapping[str, Any]", stored).items() if name in FIELDS}
     try:
-        CompactionPolicy(**known)
+        CompactionPolicy(**values)
     except ValidationError:
         return {}
-    return known
+    return values
 
 
-def is_compaction_due(policy: CompactionPolicy, active: int, grown: int) -> bool:
-    """Whether an append shall ask for a compaction.
+def is_compaction_due(policy: CompactionPolicy, active_tokens: int, added_tokens: int) -> bool:
+    """Whether an append shall request a compaction.
 
-    `active` tokens are in force, and `grown` were added since one was last asked for: a log that cannot be made shorter
-    asks again when it has grown by a tenth of the budget, not with every message.
+    `added_tokens` were added since the last request. A log that cannot be made shorter requests a compaction again when
+    it has grown by a tenth of the budget, and not with every message.
     """
     if not policy.enabled or not policy.budget:
         return False
-    return active >= policy.threshold * policy.budget and grown >= 0.1 * policy.budget
+    return active_tokens >= policy.threshold * policy.budget and added_tokens >= 0.1 * policy.budget
 
 
 POLICY = "policy"
@@ -119,43 +119,43 @@ HOLD = "legal_hold"
 PRIVATE = "private"
 
 Decide: TypeAlias = Callable[[Mapping[str, Json]], Mapping[str, Json]]
-"""Returns the changes to make to some settings, given the current ones."""
+"""A function that returns the changes to make to settings, given the current ones."""
 
 
 async def resolve_policy(
     storage: StorageBackend, context: str | None, *, namespace: str, service: CompactionPolicy
 ) -> ResolvedPolicy:
-    """Return the policy in force of a context, or of one that does not exist yet."""
-    own = {} if context is None else (await storage.context(context)).settings.get(POLICY, {})
-    return layer_policies(service, (await namespace_settings(storage, namespace)).get(POLICY, {}), own)
+    """Return the policy that applies to a context; `context` is None if it does not exist yet."""
+    own_policy = {} if context is None else (await storage.context(context)).settings.get(POLICY, {})
+    return layer_policies(service, (await namespace_settings(storage, namespace)).get(POLICY, {}), own_policy)
 
 
 async def change_context_policy(
     storage: StorageBackend, context: str, changes: Mapping[str, Any], *, service: CompactionPolicy
 ) -> ResolvedPolicy:
-    """Change fields of a context's policy and return the one in force; `ValidationError` names a wrong field."""
-    found = await update_settings(storage, context, _policy_decider(changes))
-    return await resolve_policy(storage, context, namespace=found.namespace, service=service)
+    """Change fields of a context's policy and return the resolved one; `ValidationError` names an invalid field."""
+    updated = await update_settings(storage, context, _policy_decider(changes))
+    return await resolve_policy(storage, context, namespace=updated.namespace, service=service)
 
 
 async def change_namespace(
     storage: StorageBackend, namespace: str, changes: Mapping[str, Any]
 ) -> Mapping[str, Json]:
-    """Change fields of a namespace's policy and return all that it says."""
+    """Change fields of a namespace's policy and return all its fields."""
     context = await _namespace_context(storage, namespace)
-    found = await update_settings(storage, context.id, _policy_decider(changes))
-    return dict(found.settings.get(POLICY, {}))
+    updated = await update_settings(storage, context.id, _policy_decider(changes))
+    return dict(updated.settings.get(POLICY, {}))
 
 
 async def set_retention(storage: StorageBackend, namespace: str, seconds: float | None) -> None:
     """Set after how many seconds the content behind summaries is deleted; None uses the default of the service."""
     context = await _namespace_context(storage, namespace)
-    checked = None if seconds is None else _parse_seconds(seconds)
-    await update_settings(storage, context.id, _fixed_decider({RETENTION: checked}))
+    whole_seconds = None if seconds is None else _parse_seconds(seconds)
+    await update_settings(storage, context.id, _fixed_decider({RETENTION: whole_seconds}))
 
 
 def _parse_seconds(seconds: float) -> int:
-    """Return whole seconds, rounded up: half a second must not mean at once."""
+    """Return whole seconds, rounded up: half a second must not become zero, which deletes at once."""
     if isinstance(seconds, float):
         if not isfinite(seconds):
             raise ValidationError(f"must be a number of seconds, was {seconds}", field=RETENTION)
@@ -164,7 +164,7 @@ def _parse_seconds(seconds: float) -> int:
 
 
 async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
-    """Forbid, or allow again, that anything of a namespace expires or is erased."""
+    """Forbid, or allow again, that content of a namespace expires or is erased: a legal hold."""
     context = await _namespace_context(storage, namespace)
     await update_settings(storage, context.id, _fixed_decider({HOLD: True if held else None}))
 
@@ -184,14 +184,15 @@ async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping
 
 
 async def _namespace_context(storage: StorageBackend, namespace: str) -> Context:
+    """Return the context that holds the settings of a namespace; create it if it does not exist."""
     validation.namespace_name(namespace)
     draft = ContextDraft(key=NAMESPACE, namespace=namespace, counter="none", created_at=datetime.now(UTC))
     return await storage.create(draft)
 
 
 def _policy_decider(changes: Mapping[str, Any]) -> Decide:
-    def decide(old: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {POLICY: merge_policy(_readable_fields(old.get(POLICY)), changes) or None}
+    def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {POLICY: merge_policy(_readable_fields(settings.get(POLICY)), changes) or None}
 
     return decide
 
@@ -206,9 +207,9 @@ def _fixed_decider(change: Mapping[str, Json]) -> Decide:
 async def update_settings(storage: StorageBackend, context: str, decide: Decide) -> Context:
     """Change settings based on their current values; decide again after a concurrent change."""
     while True:
-        found = await storage.context(context)
-        change = decide(found.settings)  # outside the try: its own errors are not retried
+        current = await storage.context(context)
+        change = decide(current.settings)  # outside the try: its own errors are not retried
         try:
-            return await storage.settings(found.id, change, rev=found.settings_rev)
+            return await storage.settings(current.id, change, rev=current.settings_rev)
         except ConflictError:
             continue

@@ -60,61 +60,63 @@ def source_spans(kind: Kind, replaces: tuple[Span, ...], covers: Span | None) ->
 
 
 class Reached:
-    """A growing set of entries that must go."""
+    """The entries that an erasure reaches: a set that grows until nothing more was made from its members."""
 
     def __init__(self, links: Iterable[Link]) -> None:
         self.links: dict[str, Link] = {}
-        #: By id: the entry that was given at the start, from which this one was reached.
+        #: By id: the id of the entry to be erased from which this one was reached, directly or indirectly.
         self.start: dict[str, str] = {}
+        #: Ids by owner and version; then the ascending versions of all entries, and of messages, by owner.
         self._ids: dict[tuple[str, int], str] = {}
-        self._all: dict[str, list[int]] = {}
-        self._messages: dict[str, list[int]] = {}
+        self._versions: dict[str, list[int]] = {}
+        self._message_versions: dict[str, list[int]] = {}
         for link in links:
             self.add(link, link.id)
 
     def add(self, link: Link, cause: str) -> bool:
-        """Add an entry that was reached from another one; return False when it was there."""
+        """Add an entry that was reached from the entry `cause`; return False if it is a member already."""
         if link.id in self.links:
             return False
         self.links[link.id] = link
         self.start[link.id] = self.start.get(cause, link.id)
         self._ids[link.owner, link.version] = link.id
-        places = (self._all, self._messages) if link.kind is Kind.MESSAGE else (self._all,)
-        for versions in places:
-            insort(versions.setdefault(link.owner, []), link.version)
+        insort(self._versions.setdefault(link.owner, []), link.version)
+        if link.kind is Kind.MESSAGE:
+            insort(self._message_versions.setdefault(link.owner, []), link.version)
         return True
 
     def find_cause(self, link: Link) -> str | None:
-        """Return the id of one of these that an entry was made from, if any; an edit only from messages."""
+        """Return the id of a member that an entry was made from, or None; an edit is made only from messages."""
         for source in link.sources:
             if source in self.links:
                 return source
-        where = self._messages if link.kind is Kind.MESSAGE else self._all
+        versions_by_owner = self._message_versions if link.kind is Kind.MESSAGE else self._versions
         for owner, first, last in link.runs:
-            versions = where.get(owner, ())
+            versions = versions_by_owner.get(owner, ())
             index = bisect_left(versions, first)
             if index < len(versions) and versions[index] <= last:
                 return self._ids[owner, versions[index]]
         return None
 
     def spread(self, links: Sequence[Link]) -> None:
-        """Add everything among `links` that was made from one of these, directly or not."""
-        waiting = sorted(links, key=lambda link: link.version)  # an entry comes after its sources
+        """Add each of some entries that was made from a member, directly or indirectly."""
+        # In one log an entry comes after its sources, but a source may be in another log: repeat until none is found.
+        unreached = sorted(links, key=lambda link: link.version)
         while True:
-            left: list[Link] = []
-            for link in waiting:
+            still_unreached: list[Link] = []
+            for link in unreached:
                 cause = self.find_cause(link)
                 if cause is None:
-                    left.append(link)
+                    still_unreached.append(link)
                 else:
                     self.add(link, cause)
-            if len(left) == len(waiting):
+            if len(still_unreached) == len(unreached):
                 return
-            waiting = left
+            unreached = still_unreached
 
 
 COPIED = "copied"
-"""Setting of a copy: the context and version it was made of."""
+"""Setting of a copy: the context and the version that were copied."""
 COPIES = "copies"
 """Setting of an original: the ids of its copies. Entries erased in the original are erased in the copies too."""
 COPYING = "copying"
@@ -122,12 +124,12 @@ COPYING = "copying"
 
 
 def copy_of(context: str, version: int, name: str, attempt: int) -> str:
-    """Return the id of a named copy of a context at a version; another one for every attempt."""
+    """Return the id of a named copy of a context at a version; each attempt has another id."""
     return context_id(_derived_entropy("context", context, str(version), name, str(attempt)))
 
 
 def id_in_copy(id: str, copy: str, runs: Sequence[Run]) -> str:
-    """Return the id that an entry has in a copy of some runs; its own when it is not one of them."""
+    """Return the id that an entry has in a copy of some runs, or its own id if it is in none of them."""
     origin = parse_entry_id(id)
     if origin is None:
         return id
@@ -141,13 +143,14 @@ def id_in_copy(id: str, copy: str, runs: Sequence[Run]) -> str:
 def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) -> Iterator[Entry]:
     """Yield the entries of one append as a copy has them, after the chain value `head`.
 
-    References to the copied log become references to the copy. Of a tombstone only the digest is left, so it is kept.
+    References to the copied log become references to the copy. An entry without content has no salt: its digest cannot
+    be computed again, so the digest of the original is kept.
     """
 
     def copied_ids(ids: Iterable[str]) -> list[str]:
         return [id_in_copy(id, copy, runs) for id in ids]
 
-    written: list[Entry] = []
+    copies: list[Entry] = []
     for entry in batch:
         id = id_in_copy(entry.id, copy, runs)
         data = dict(entry.data)
@@ -157,15 +160,16 @@ def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Ru
             data["depends_on"] = copied_ids(data["depends_on"])
         if "lost" in data:
             data["lost"] = {**data["lost"], "ids": copied_ids(data["lost"]["ids"])}
-        made = replace(entry, id=id, context=copy, sources=tuple(copied_ids(entry.sources)), data=data)
+        copied = replace(entry, id=id, context=copy, sources=tuple(copied_ids(entry.sources)), data=data)
         if entry.salt is not None:
             salt = sha256(b"salt" + copy.encode() + entry.salt).digest()[:16]
-            made = replace(made, salt=salt, digest=digest_draft(made, id.rsplit("_", 1)[-1], salt))
-        written.append(made)
-    stamps = [Stamp("", b"", entry.digest) for entry in written]
-    for entry, chain in zip(written, chain_values(head, stamps), strict=True):
+            copied = replace(copied, salt=salt, digest=digest_draft(copied, id.rsplit("_", 1)[-1], salt))
+        copies.append(copied)
+    stamps = [Stamp("", b"", entry.digest) for entry in copies]  # a chain value needs only the digest
+    for entry, chain in zip(copies, chain_values(head, stamps), strict=True):
         yield replace(entry, chain=chain)
 
 
 def _derived_entropy(*parts: str) -> Entropy:
+    """Return a source of bytes that are always the same for the same parts."""
     return lambda length: sha256("\0".join(parts).encode()).digest()[:length]

@@ -17,11 +17,11 @@ from acms.model import Context, Entry, Head, Kind, Span, State
 from acms.ports import StorageBackend
 
 SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
-"""Kinds that a reader sees as part of the conversation."""
+"""Kinds of entries that are part of the conversation."""
 
 
 def version_of(head: Head, at: int | None) -> int:
-    """Return the version to read; `ValidationError` when the log does not reach it."""
+    """Return the version to read: `at`, or the newest for None; raise `ValidationError` if it does not exist yet."""
     if at is None:
         return head.version
     if at > head.version:
@@ -36,17 +36,17 @@ def check_version(head: Head, at: int | None) -> None:
 
 @runtime_checkable
 class HasReplacements(Protocol):
-    """A store that caches covers."""
+    """A store that caches replacements."""
 
     async def replacements(self, context: str, head: Head, version: int, *, searchable: bool) -> Replacements:
-        """Return the replacements in force at a version."""
+        """Return the replacements at a version."""
         ...
 
 
 async def replacements_at(
     storage: StorageBackend, context: str, head: Head, version: int, *, searchable: bool = False
 ) -> Replacements:
-    """Return the replacements in force at a version, for reading or with `searchable` for searching.
+    """Return the replacements at a version, for reading or with `searchable` for searching.
 
     The result is shared: callers must not modify it.
     """
@@ -60,16 +60,16 @@ async def replacements_at(
 async def valid_times_at(
     storage: StorageBackend, context: str, head: Head, version: int
 ) -> dict[int, Period]:
-    """Return the periods in which active facts, messages and summaries are true at a version, by their version.
+    """Return by version the periods in which the active facts, messages and summaries at a version are true.
 
-    A message has a period if all facts known from it end: until the last end. Messages and summaries in doubt have one
-    with the reason of the doubt.
+    A message has a period if all facts made from it end; its period then has the last of these ends. Messages and
+    summaries in doubt have a period with the reason of the doubt.
     """
-    made = await storage.read(context, at=version, kinds=(Kind.FACT,))
+    fact_entries = await storage.read(context, at=version, kinds=(Kind.FACT,))
     replacements = await replacements_at(storage, context, head, version, searchable=True)
     times: dict[int, Period] = {}
-    if made:
-        facts = collect_facts(made, replacements, replacements.replacing)
+    if fact_entries:
+        facts = collect_facts(fact_entries, replacements, replacements.replacing)
         times = await _fact_times(storage, context, version, facts)
     for summary, label in outdated_summary_labels(replacements).items():
         times.setdefault(summary, Period(doubt=label))
@@ -88,9 +88,9 @@ async def _fact_times(
     times = _message_ends(facts, times, owners) | times
     if has_retired:
         summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
-        for labelled, doubted in doubt_labels(facts, summaries, owners).items():
-            period = times.get(labelled, Period())
-            times[labelled] = period._replace(doubt=doubted.label, news=doubted.news)
+        for labelled_version, doubt in doubt_labels(facts, summaries, owners).items():
+            period = times.get(labelled_version, Period())
+            times[labelled_version] = period._replace(doubt=doubt.label, news=doubt.news)
     return times
 
 
@@ -115,24 +115,25 @@ async def read_stretches(
     storage: StorageBackend, context: str, replacements: Replacements, version: int, *, after: int = 0
 ) -> list[Entry]:
     """Read the messages and summaries of a log above a version, without the long inactive runs."""
-    found: list[Entry] = []
-    for first, last in replacements.stretches(version):
+    entries: list[Entry] = []
+    for first, last in replacements.spans_to_read(version):
         if last > after:
-            found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
-    return found
+            entries += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
+    return entries
 
 
 async def find_entry(storage: StorageBackend, context: str, at: int | None, id: str) -> Entry | None:
-    """Return an entry that a log has at a version by its id; None when it has none."""
+    """Return an entry of a log by its id, or None if the log does not have it at a version."""
     (entry,) = await storage.get([id])
     if entry is None or entry.version > version_of(await storage.head(context), at):
         return None
+    # The entry may belong to another log: this log has it only if a read of this log returns it.
     own = await storage.read(context, after=entry.version - 1, before=entry.version + 1)
     return own[0] if own and own[0].id == id else None
 
 
 async def find_profile(storage: StorageBackend, namespace: str) -> Context | None:
-    """Return the profile of a namespace; None while it knows nothing."""
+    """Return the profile of a namespace, the context of its facts, or None if it has no facts yet."""
     try:
         return await storage.context(PROFILE, namespace=namespace)
     except SessionNotFoundError:
@@ -148,13 +149,13 @@ async def read_active_sequence(
     replacements = await replacements_at(storage, context, head, version)
     if newest is None:
         return effective_sequence(await read_stretches(storage, context, replacements, version), replacements)
-    size = newest + 16
+    size = newest + 16  # some of the newest entries may be inactive
     while True:
         entries = await storage.read(context, at=version, newest=size)
         after = entries[0].version - 1 if entries else 0
-        found = effective_sequence(entries, replacements, after=after)
-        if after == 0 or len(found) >= newest:
-            return found[max(0, len(found) - newest) :]
+        active = effective_sequence(entries, replacements, after=after)
+        if after == 0 or len(active) >= newest:
+            return active[max(0, len(active) - newest) :]
         size *= 2
 
 
@@ -164,7 +165,7 @@ async def messages_behind(
     """Return entries with each earlier summary among them expanded to the messages it replaced.
 
     The messages are returned in their current form: edits apply, and retracted messages are left out. A summary whose
-    messages have lost their content by retention stays in their place.
+    messages have lost their content by retention is returned in their place.
     """
     if all(entry.kind is not Kind.SUMMARY for entry in entries):
         return tuple(entries)
@@ -186,17 +187,19 @@ async def _expand_summary(
     for first, last in summary.replaces:
         rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
         messages += [row for row in rows if row.kind is Kind.MESSAGE]
-    if any(one.state is not State.LIVE and replacements.replaced_by(one.version) is None for one in messages):
-        return [summary]
-    inside = {message.version for message in messages}
-    return [entry for entry in effective_sequence(messages, replacements) if entry.version in inside]
+    for message in messages:
+        if message.state is not State.LIVE and replacements.replaced_by(message.version) is None:
+            return [summary]
+    # The sequence also has the edits and summaries of the whole log: only the messages read here belong to it.
+    versions = {message.version for message in messages}
+    return [entry for entry in effective_sequence(messages, replacements) if entry.version in versions]
 
 
 async def count_active(
     storage: StorageBackend, context: str, head: Head, version: int, replacements: Replacements
 ) -> tuple[int, int]:
-    """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
-    if head.epoch:  # an entry in the tree lost its content: only the entries show which
+    """Count the active messages at a version, and the tokens of these and of the active summaries."""
+    if head.epoch:  # an entry of the fork tree lost its content, and only reading the entries shows which
         sequence = effective_sequence(
             await read_stretches(storage, context, replacements, version), replacements
         )
@@ -215,7 +218,7 @@ async def count_active(
             messages_at_end, tokens_at_end = await _message_counts(storage, context, last)
             messages -= messages_at_end - messages_before
             tokens -= tokens_at_end - tokens_before
-    summaries = [entry.tokens for entry in replacements.shown if entry.kind is Kind.SUMMARY]
+    summaries = [entry.tokens for entry in replacements.substitutes if entry.kind is Kind.SUMMARY]
     return messages, tokens + sum(summaries)
 
 
@@ -232,16 +235,16 @@ async def count_messages(storage: StorageBackend, context: str, head: Head, vers
 
 def _merge_close_spans(spans: Iterable[Span]) -> list[Span]:
     """Merge ascending spans that lie close together: reading the entries between them is cheaper than a second read."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for first, last in spans:
-        if found and last - found[-1][0] < LONG_RUN:
-            found[-1] = (found[-1][0], last)
+        if merged and last - merged[-1][0] < LONG_RUN:
+            merged[-1] = (merged[-1][0], last)
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 async def _message_counts(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
-    """Return how many messages were said up to a version, and their tokens."""
+    """Return the number of messages stored up to a version, and their tokens."""
     newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1) if version else []
     return (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)

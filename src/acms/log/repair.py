@@ -16,7 +16,7 @@ from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 __all__ = [
-    "OWN",
+    "OWN_FIELDS",
     "as_text",
     "generate_repairs",
     "refer_by_hash",
@@ -25,34 +25,36 @@ __all__ = [
     "well_formed",
 ]
 
-OWN = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
+OWN_FIELDS = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
 """Fields that only callers of ACMS write: invalid values are an error, also in a list."""
 
 _DIVISORS = (1, 4, 16, 64, 256, 4_096)
-"""Divisors of the limit of a message, tried in turn as the limit of each of its texts: it may hold many texts."""
+"""Divisors of the byte limit of a message, tried in turn: each gives the limit of one text, as a message has many."""
 
-_IDS = frozenset(
+_ID_FIELDS = frozenset(
     ("id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "key", "idempotency_key")
 )
-_NAMES = frozenset(("name", "actor_id"))
-_BYTES = frozenset(("data", "file_data", "result", "encrypted_content", "signature", "thoughtSignature"))
+_NAME_FIELDS = frozenset(("name", "actor_id"))
+_BYTES_FIELDS = frozenset(
+    ("data", "file_data", "result", "encrypted_content", "signature", "thoughtSignature")
+)
 _PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 def refer_by_hash(data: bytes, mime: str) -> str:
-    """Refer to bytes that are not kept."""
+    """Return a reference to bytes that are not kept: their hash."""
     return f"sha256:{sha256(data).hexdigest()}"
 
 
 def generate_repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Yield a message with its texts, ids and names repaired, cut shorter each time, and the notes on the changes."""
-    own = {name: message[name] for name in OWN if name in message}
-    given = {name: value for name, value in message.items() if name not in OWN}
+    """Yield repaired versions of a message, each with shorter texts than the one before, and notes on the changes."""
+    own_fields = {name: message[name] for name in OWN_FIELDS if name in message}
+    provider_fields = {name: value for name, value in message.items() if name not in OWN_FIELDS}
     for divisor in _DIVISORS:
         repair = _Repair(MESSAGE_BYTES // divisor)
-        repaired = repair.limit_parts(repair.value(given))
-        yield {**repaired, **own}, tuple(repair.notes)
+        repaired = repair.limit_parts(repair.value(provider_fields))
+        yield {**repaired, **own_fields}, tuple(repair.notes)
 
 
 def repair_value(value: Any) -> Any:
@@ -61,14 +63,14 @@ def repair_value(value: Any) -> Any:
 
 
 def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a message that cannot be understood as one whose text is its JSON, external where it names no role."""
-    given, role = dict(message), message.get("role")
-    own = {name: given.pop(name) for name in OWN if given.get(name) is not None}
-    text = json.dumps(given, ensure_ascii=False, default=repr)
+    """Return a message that cannot be parsed as one whose text is its JSON; it is external without a valid role."""
+    fields, role = dict(message), message.get("role")
+    own_fields = {name: fields.pop(name) for name in OWN_FIELDS if fields.get(name) is not None}
+    text = json.dumps(fields, ensure_ascii=False, default=repr)
     stored = {"role": role, "content": _Repair(MESSAGE_BYTES // 2).text(text)}
     if not isinstance(role, str) or role not in Role._value2member_map_:
         stored |= {"role": "user", "origin": "external"}
-    return {**stored, **own}, ("a message that could not be understood is stored as its JSON",)
+    return {**stored, **own_fields}, ("a message that could not be understood is stored as its JSON",)
 
 
 def well_formed(text: str) -> str:
@@ -83,7 +85,7 @@ class _Repair:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        #: Descriptions of the changes, each once.
+        #: Descriptions of the changes, each once: the keys of a dict, which keeps their order.
         self.notes: dict[str, None] = {}
 
     def _note(self, note: str) -> None:
@@ -91,42 +93,43 @@ class _Repair:
 
     def value(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Return a value with every text in it repaired."""
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             self._note("what was nested too deep is left out")
             return None
         if isinstance(value, str):
             return self._text_of_field(value, name)
         if isinstance(value, list | tuple):
-            return [self.value(one, name, depth + 1) for one in value if not self._is_too_long(one)]
+            return [self.value(item, name, depth + 1) for item in value if not self._is_too_long(item)]
         if isinstance(value, _PARTS):
-            changed = {one.name: self.value(getattr(value, one.name), one.name) for one in fields(value)}
-            return replace(value, **changed)
+            names = [part_field.name for part_field in fields(value)]
+            return replace(value, **{name: self.value(getattr(value, name), name) for name in names})
         if not isinstance(value, Mapping):
             return value
         repaired: dict[Any, Any] = {}
-        for key, one in value.items():
+        for key, item in value.items():
             repaired_key = self.text(key) if isinstance(key, str) else key
-            repaired[repaired_key] = self.value(one, str(key), depth + 1)
+            repaired[repaired_key] = self.value(item, str(key), depth + 1)
         return repaired
 
     def _is_too_long(self, value: Any) -> bool:
-        """Return whether a value is an item that would be no JSON any more if it were cut."""
+        """Return whether a value is a provider's item over the limit: its JSON would be invalid if it were cut."""
         if not isinstance(value, Raw) or len(value.json.encode("utf-8", "surrogatepass")) <= self._limit:
             return False
         self._note("a provider's own item that is too long is left out")
         return True
 
     def _text_of_field(self, value: str, name: str) -> str:
-        """Return the text of a field, by what fields of that name may hold."""
+        """Return the repaired text of a field: long ids and names are shortened, and bytes stay as they are."""
         is_long = len(value) > NAME_CHARS
-        if is_long and name in _IDS:
+        if is_long and name in _ID_FIELDS:
             self._note("a long id is shortened")
+            # The digest keeps shortened ids distinct: a result must still name its call.
             digest = sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
             return f"{self.text(value[: NAME_CHARS - 33])}_{digest}"
-        if is_long and name in _NAMES:
+        if is_long and name in _NAME_FIELDS:
             self._note("a long name is shortened")
             return self.text(value[:NAME_CHARS])
-        holds_bytes = name in _BYTES or value.startswith("data:")
+        holds_bytes = name in _BYTES_FIELDS or value.startswith("data:")
         return value if holds_bytes else self.text(value)
 
     def text(self, text: str) -> str:
@@ -143,7 +146,7 @@ class _Repair:
         return head.decode("utf-8", "ignore") + cut + tail.decode("utf-8", "ignore")
 
     def limit_parts(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message with no more parts than a message may have: the first of them."""
+        """Return a message whose lists of parts are cut to half the number of parts that a message may have."""
         for name in ("content", "parts", "tool_calls"):
             parts = message.get(name)
             if isinstance(parts, list) and len(parts) > PARTS // 2:
@@ -166,7 +169,7 @@ def rename_repeated_calls(
     ids = _CallIds()
     is_changed = False
     for message in messages:
-        call_ids = [one.call_id for one in _tool_parts(message) if not one.is_result]
+        call_ids = [part.call_id for part in _tool_parts(message) if not part.is_result]
         if len(set(call_ids)) < len(call_ids):
             is_changed = True
             ids = _CallIds()
@@ -188,20 +191,20 @@ class _CallIds:
         self._numbers: Counter[str] = Counter()
 
     def rename_call(self, id: str) -> str:
-        """Return the id of the next call that was given this one."""
+        """Return the own id of the next call that has this shared id."""
         self._numbers[id] += 1
-        own = id if self._numbers[id] == 1 else f"{id}_{self._numbers[id]}"
-        self._waiting.setdefault(id, []).append(own)
-        return own
+        own_id = id if self._numbers[id] == 1 else f"{id}_{self._numbers[id]}"
+        self._waiting.setdefault(id, []).append(own_id)
+        return own_id
 
     def rename_result(self, id: str) -> str:
-        """Return the id of the call that the next result of this id answers."""
+        """Return the own id of the call that the next result of this shared id answers."""
         waiting = self._waiting.get(id)
         return waiting.pop(0) if waiting else id
 
 
 class _ToolPart(NamedTuple):
-    """A call or a result in a message, in whichever form."""
+    """A call or a result in a message, in the form of ACMS or of a provider."""
 
     #: The field that holds the id of the call.
     id_field: str
@@ -209,23 +212,23 @@ class _ToolPart(NamedTuple):
     is_result: bool
 
 
-_LISTS = ("tool_calls", "content", "parts")
+_PART_FIELDS = ("tool_calls", "content", "parts")
 """Fields of a message that may hold calls and results."""
 
 
 def _tool_parts(message: Mapping[str, Any]) -> Iterator[_ToolPart]:
     """Yield the calls and results of a message."""
-    for field in _LISTS:
-        listed = message.get(field)
-        if isinstance(listed, list | tuple):
-            for part in listed:
-                found = _parse_tool_part(part, is_call=field == "tool_calls")
-                if found is not None:
-                    yield found
+    for field in _PART_FIELDS:
+        items = message.get(field)
+        if isinstance(items, list | tuple):
+            for item in items:
+                tool_part = _parse_tool_part(item, is_call=field == "tool_calls")
+                if tool_part is not None:
+                    yield tool_part
 
 
 def _parse_tool_part(part: Any, *, is_call: bool) -> _ToolPart | None:
-    """Return a part as a call or a result, or None; `is_call` if it needs no type to be a call."""
+    """Return a part as a call or a result, or None; `is_call` is true in a list that has only calls."""
     if isinstance(part, ToolCall | ToolResult):
         return _ToolPart("call_id", part.call_id, isinstance(part, ToolResult))
     if not isinstance(part, Mapping):
@@ -242,19 +245,19 @@ def _parse_tool_part(part: Any, *, is_call: bool) -> _ToolPart | None:
 def _with_ids(
     message: Mapping[str, Any], rename: Callable[[str], str], *, results: bool
 ) -> Mapping[str, Any]:
-    """Return a message with other ids of its calls, or of its results."""
+    """Return a message in which the ids of its calls, or with `results` of its results, are renamed."""
     renamed: dict[str, Any] = dict(message)
-    for field in _LISTS:
-        listed = message.get(field)
-        if not isinstance(listed, list | tuple):
+    for field in _PART_FIELDS:
+        items = message.get(field)
+        if not isinstance(items, list | tuple):
             continue
         parts: list[Any] = []
-        for part in listed:
-            found = _parse_tool_part(part, is_call=field == "tool_calls")
-            if found is not None and found.is_result is results:
-                call_id = rename(found.call_id)
+        for part in items:
+            tool_part = _parse_tool_part(part, is_call=field == "tool_calls")
+            if tool_part is not None and tool_part.is_result is results:
+                call_id = rename(tool_part.call_id)
                 is_mapping = isinstance(part, Mapping)
-                part = {**part, found.id_field: call_id} if is_mapping else replace(part, call_id=call_id)
+                part = {**part, tool_part.id_field: call_id} if is_mapping else replace(part, call_id=call_id)
             parts.append(part)
         renamed[field] = parts
     if results and isinstance(message.get("tool_call_id"), str):

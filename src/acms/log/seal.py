@@ -4,8 +4,8 @@
                    revision, time of creation, and whether it is deleted)
 
 Stores keep it beside the settings and renew it with every change of them, so a row that something else changed no
-longer fits its seal. The seal has no secret: it reveals an edit, not a forger who computes it again. A witness outside
-the store reveals both.
+longer fits its seal. The seal has no secret: it reveals an edit of the row, but not one whose author also computed a
+new seal. A copy of the seal outside the store reveals both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acms.model import Context
 
 
 def compute_seal(context: Context) -> str:
-    """Return the seal of a context in hex. The root is left out: it is that of the parent."""
+    """Return the seal of a context in hex. The root is left out: it follows from the parent."""
     covered = [
         context.id,
         context.namespace,

@@ -1,7 +1,7 @@
-"""The settings of a session: one validator for every door, and one reader that a damaged value does not stop.
+"""The settings of a session: one validator for every interface, and one reader that tolerates damaged values.
 
-`described` and `tag` validate what a caller gives, a restore what a file gives, `verify` what a store holds. A setting
-of another program is plain JSON under a name of its own.
+The validator checks the settings that a caller sets, that a restored file holds, and that `verify` finds in a store.
+Another program may keep plain JSON in a setting under a name of its own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TAGS = "tags"
 ERASED = "erased_counts"
 """Setting that counts the messages and tokens of a session that were erased."""
 MAX_TAGS = 1_000
-"""Names one session may give to its versions."""
+"""Maximum number of tags, names of versions, of one session."""
 _CHAIN = re.compile(r"(?:[0-9a-f]{64})?\Z")
 """The chain value of a tagged version; empty for version 0."""
 
 
 def validate_settings(settings: Mapping[str, Json]) -> None:
-    """Raise `ValidationError` with the setting at fault, as `settings.labels`."""
+    """Raise `ValidationError` for an invalid setting; its field is for example `settings.labels`."""
     for name, value in settings.items():
         try:
             _validate_setting(validation.validate_name(name, "name"), value)
@@ -50,7 +50,7 @@ def validate_settings(settings: Mapping[str, Json]) -> None:
 
 
 def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -> Any:
-    """Return a setting, or `default` if it is missing or damaged: one bad session must not hide the others."""
+    """Return a setting, or `default` if it is missing or damaged: one bad session must not break a list of sessions."""
     if name not in settings:
         return default
     try:
@@ -61,12 +61,12 @@ def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -
 
 
 def validate_session_title(value: object) -> str:
-    """Return the name that a session is shown under; it may be empty, which removes it."""
+    """Return the display name of a session; an empty name removes it."""
     return validation.validate_text(value, NAME, limit=4 * validation.NAME_CHARS)
 
 
 def validate_tag_name(value: object, field: str = "name") -> str:
-    """Return the name of a version; numbers are versions themselves."""
+    """Return the name of a tag; a number is refused, because numbers name versions."""
     name = validation.validate_name(value, field)
     if name.isdecimal():
         raise ValidationError("must not be a number: numbers are versions", field=field)
@@ -94,11 +94,11 @@ def _check_metadata(value: Json, field: str) -> None:
 
 
 def _check_policy(value: Json, field: str) -> None:
-    """Check a stored policy: unlike a change of one, it has no nulls."""
+    """Check a stored policy; unlike a change of a policy it has no nulls."""
     values = validation.require_object(value, field)
     policy.merge_policy({}, values)  # checks every field
-    for name, one in values.items():  # in a change, null resets a field; such a field is not stored
-        if one is None:
+    for name, setting in values.items():  # in a change, null resets a field; such a field is not stored
+        if setting is None:
             raise ValidationError("must not be null", field=f"{field}.{name}")
 
 
@@ -107,10 +107,10 @@ def _check_tags(value: Json, field: str) -> None:
     tags = validation.require_object(value, field)
     if len(tags) > MAX_TAGS:
         raise ValidationError(f"has {len(tags)} tags, the limit is {MAX_TAGS}", field=field)
-    for name, tagged in tags.items():
+    for name, tag in tags.items():
         validate_tag_name(name, field)
-        _check_version_of(tagged, f"{field}.{name}", "chain")
-        if not _CHAIN.match(validation.validate_text(tagged["chain"], f"{field}.{name}.chain")):
+        _check_version_of(tag, f"{field}.{name}", "chain")
+        if not _CHAIN.match(validation.validate_text(tag["chain"], f"{field}.{name}.chain")):
             raise ValidationError("must be 64 hexadecimal digits, or empty", field=f"{field}.{name}.chain")
 
 
@@ -119,11 +119,11 @@ def _check_copied(value: Json, field: str) -> None:
     validation.context_id(value["context"], f"{field}.context")
 
 
-def _check_version_of(value: Json, field: str, other: str) -> None:
-    """Check an object with a version and one other name."""
+def _check_version_of(value: Json, field: str, other_name: str) -> None:
+    """Check that an object has a version and one other member; the caller checks the other one."""
     values = validation.require_object(value, field)
-    if values.keys() != {"version", other}:
-        raise ValidationError(f"must have version and {other}, and nothing else", field=field)
+    if values.keys() != {"version", other_name}:
+        raise ValidationError(f"must have version and {other_name}, and nothing else", field=field)
     validation.validate_integer(values["version"], f"{field}.version")
 
 

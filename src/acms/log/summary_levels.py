@@ -1,7 +1,7 @@
 """Summary levels: one summary in several lengths, and which of them fits a budget.
 
-The content of a summary entry is its longest text. Shorter ones lie in its data, made with it; a summary that was
-written before there were levels has its content alone.
+The content of a summary entry is its longest text. Its data hold the shorter texts, which are written with it. A
+summary from before there were levels has only its content.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ class Level(NamedTuple):
     """One of the texts of a summary."""
 
     content: str
-    #: Of the content, by the counter of its log.
+    #: Tokens of the content, by the counter of its log.
     tokens: int
 
 
 def to_json(shorter: Sequence[Level]) -> list[Json]:
     """Return shorter texts as they are stored, the shortest first."""
     return [
-        {"tokens": one.tokens, "content": one.content} for one in sorted(shorter, key=lambda one: one.tokens)
+        {"tokens": level.tokens, "content": level.content}
+        for level in sorted(shorter, key=lambda level: level.tokens)
     ]
 
 
 def read_shorter_levels(data: Mapping[str, Any]) -> list[Level]:
     """Read the shorter texts from the data of a summary, the shortest first."""
-    return [Level(one["content"], one["tokens"]) for one in data.get(LEVELS, ())]
+    return [Level(item["content"], item["tokens"]) for item in data.get(LEVELS, ())]
 
 
 def levels_of_summary(entry: Entry) -> list[Level]:
@@ -41,13 +42,13 @@ def levels_of_summary(entry: Entry) -> list[Level]:
     return [*read_shorter_levels(entry.data), Level(entry.content, entry.tokens)]
 
 
-def choose_level(entry: Entry, tokens: int) -> Level:
-    """Return the longest text of a summary that has at most `tokens` tokens, or its shortest if none has.
+def choose_level(entry: Entry, max_tokens: int) -> Level:
+    """Return the longest text of a summary that has at most `max_tokens`, or its shortest text if none has.
 
     The caller must then cut the shortest text and mark it as cut.
     """
-    found = levels_of_summary(entry)
-    return next((one for one in reversed(found) if one.tokens <= tokens), found[0])
+    levels = levels_of_summary(entry)
+    return next((level for level in reversed(levels) if level.tokens <= max_tokens), levels[0])
 
 
 def at_level(entry: Entry, level: Level) -> Entry:

@@ -1,7 +1,7 @@
 """Trust: how far a text is believed, which is never more than its least trusted source.
 
-The trust of a message is its origin. A derived entry, a fact or a summary, stores the lowest class of its sources in
-its data. Pure, and the only module that knows the order (decision 0073).
+A trust class is an `Origin`. The trust of a message is its origin. A derived entry, a fact or a summary, stores the
+lowest class of its sources in its data. Only this module knows the order of the classes (decision 0073).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from acms.model import Draft, Entry, Kind, Origin, Role
 
 TRUST = "trust"
-"""Key of the class in the data of a derived entry."""
+"""Key of the trust class in the data of a derived entry."""
 
 RANK = {
     origin: rank
@@ -19,7 +19,7 @@ RANK = {
         (Origin.EXTERNAL, Origin.TOOL, Origin.DERIVED, Origin.ASSISTANT, Origin.USER, Origin.SYSTEM)
     )
 }
-"""Each class with its place, the least trusted first."""
+"""Rank of each class; the least trusted class has 0."""
 
 OF_ROLE = {
     Role.SYSTEM: Origin.SYSTEM,
@@ -35,12 +35,12 @@ LEADING = (Role.SYSTEM, Role.DEVELOPER)
 
 
 def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL) -> Origin:
-    """Return the least trusted of some classes; of none `default`."""
+    """Return the least trusted of some classes, or `default` if there are none."""
     return min(classes, key=RANK.__getitem__, default=default)
 
 
 def is_protected_origin(origin: Origin) -> bool:
-    """Whether tools and pages cannot end statements of a class: the application, the user, the assistant."""
+    """Whether a class is protected: tools and pages cannot end what the application, user or assistant stated."""
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 
@@ -48,10 +48,10 @@ def trust_of_entry(entry: Draft) -> Origin:
     """Return the class of an entry; `external` for derived entries written before the class was stored."""
     if entry.kind is Kind.MESSAGE:
         return entry.origin
-    noted = entry.data.get(TRUST)
-    return next((origin for origin in RANK if origin == noted), Origin.EXTERNAL)
+    stored_class = entry.data.get(TRUST)
+    return next((origin for origin in RANK if origin == stored_class), Origin.EXTERNAL)
 
 
 def is_instruction(entry: Entry) -> bool:
-    """Whether an entry is a message with a role that instructs, and of the class that may."""
+    """Whether an entry is an instruction: it has a role that instructs, and the trust that such a role requires."""
     return entry.role in LEADING and entry.origin is Origin.SYSTEM

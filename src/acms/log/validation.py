@@ -69,7 +69,7 @@ def validate_text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> s
 
 
 UNNAMED = "default"
-"""The namespace of sessions for which none was named: anybody's."""
+"""The namespace of sessions that name none: unrelated users may share it, so nothing is shared within it."""
 
 RESERVED_NAMESPACE = "@acms"
 """The namespace in which a service keeps the audit trail of a tenant."""
@@ -80,7 +80,7 @@ PROFILE = "@profile"
 AUDIT = "@audit"
 """Name of the audit trail of a tenant, in the namespace of the service."""
 INNER = (NAMESPACE, PROFILE)
-"""Names reserved for the namespace itself: settings and facts, no conversation."""
+"""Names reserved for the two contexts that a namespace itself has, which hold settings and facts."""
 _CONTEXT_ID = re.compile(r"c_[0-9a-z]{16}\Z")
 
 
@@ -95,7 +95,7 @@ def validate_name(value: object, field: str) -> str:
 
 
 def namespace_name(value: object, field: str = "namespace") -> str:
-    """Return the name of a namespace for sessions; the one that a service keeps for itself is refused."""
+    """Return the name of a namespace for sessions; the reserved namespace of the service is refused."""
     checked = validate_name(value, field)
     if checked == RESERVED_NAMESPACE:
         raise ValidationError(f"{checked!r} is reserved", field=field)
@@ -122,8 +122,8 @@ def session_or_id(value: object, field: str) -> str:
     """Return the identifier that opens a session; a name reserved by the engine is refused."""
     checked = validate_name(value, field)
     if checked in INNER:
-        what = "settings" if checked == NAMESPACE else "facts"
-        raise ValidationError(f"{checked!r} is reserved for the {what} of the namespace", field=field)
+        contents = "settings" if checked == NAMESPACE else "facts"
+        raise ValidationError(f"{checked!r} is reserved for the {contents} of the namespace", field=field)
     return checked
 
 
@@ -140,18 +140,18 @@ def missing_session_error(
     )
 
 
-def same_namespace(asked: str, found: str, id: str) -> None:
-    """Raise `ValidationError` when a log was found by its id, and a namespace was named that is not its own."""
-    if asked not in (UNNAMED, found):
+def same_namespace(requested: str, actual: str, id: str) -> None:
+    """Raise `ValidationError` if a log that was found by its id is in another namespace than the requested one."""
+    if requested not in (UNNAMED, actual):  # a caller that names no namespace may open any log by its id
         raise ValidationError(
-            f"is {asked!r}, and {id!r} is the id of a log of another one",
+            f"is {requested!r}, and {id!r} is the id of a log of another one",
             field="namespace",
             options=("name the namespace that the log lies in", "choose another session_id"),
         )
 
 
 def shared_namespace(namespace: str) -> str:
-    """Return a namespace whose sessions share what they know; raise where they may be anybody's."""
+    """Return a namespace whose sessions share facts and searches; raise `ValidationError` for the unnamed one."""
     if namespace == UNNAMED:
         raise ValidationError(
             f"the sessions of the namespace {UNNAMED!r} may be anybody's,"
@@ -168,7 +168,7 @@ def optional_name(value: object, field: str) -> str | None:
 
 
 def parse_choice(value: object, kind: type[E], field: str) -> E:
-    """Return the member of a closed vocabulary, matched without regard to case."""
+    """Return the member of an enumeration with a value, matched without regard to case."""
     if isinstance(value, str):
         members = kind._value2member_map_
         member = members.get(value) or members.get(value.lower())
@@ -178,9 +178,9 @@ def parse_choice(value: object, kind: type[E], field: str) -> E:
     raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
 
 
-def require_role_first(role: object, *said: object) -> None:
-    """Raise `ValidationError` when the first argument is a text and not a role, and no text follows it."""
-    if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
+def require_role_first(role: object, *contents: object) -> None:
+    """Raise `ValidationError` if a text was passed in place of the role: no content follows it."""
+    if isinstance(role, str) and not any(contents) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
             "must come before the text",
             field="role",
@@ -261,12 +261,12 @@ def validate_fraction(value: object, field: str) -> float:
     return float(value)
 
 
-def validate_integer(value: object, field: str, *, least: int = 0, most: int = _INT64 - 1) -> int:
+def validate_integer(value: object, field: str, *, minimum: int = 0, maximum: int = _INT64 - 1) -> int:
     """Return a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValidationError(f"must be a whole number, not {type(value).__name__}", field=field)
-    if not least <= value <= most:
-        raise ValidationError(f"must be from {least} to {most}, was {value}", field=field)
+    if not minimum <= value <= maximum:
+        raise ValidationError(f"must be from {minimum} to {maximum}, was {value}", field=field)
     return value
 
 
@@ -356,37 +356,39 @@ def serialize_document(value: object, field: str = "data") -> str:
     return written
 
 
-def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
-    """Copy a JSON value; `left` are the levels and the bytes that it may still have, and is counted down.
+def _copy_json_value(value: object, field: str, remaining: list[int]) -> Json:
+    """Copy a JSON value; `remaining` holds the levels and the bytes that it may still have, and is counted down.
 
-    Without the bytes a small value that holds one list many times would be copied endlessly.
+    Without the limit on bytes, a small value that holds one list many times would be copied endlessly.
     """
-    inner = isinstance(value, Mapping | list | tuple)
-    left[1] -= 1
-    if left[1] < (2 * len(value) - 1 if inner else 0):  # at least a digit and a comma for each
+    is_container = isinstance(value, Mapping | list | tuple)
+    remaining[1] -= 1
+    # Each item of a container takes at least a digit and a comma.
+    if remaining[1] < (2 * len(value) - 1 if is_container else 0):
         raise ValidationError(f"is more than {VALUE_BYTES} bytes of JSON", field=field)
     if isinstance(value, str):
-        left[1] -= len(value)
+        remaining[1] -= len(value)
         return validate_text(value, field, limit=VALUE_BYTES)
-    if not inner:
+    if not is_container:
         return _copy_plain_value(value, field, 1)
-    if left[0] == 0:
+    if remaining[0] == 0:
         raise ValidationError(f"is nested deeper than {VALUE_DEPTH}", field=field)
-    left[0] -= 1
+    remaining[0] -= 1
     copy: Json
     if isinstance(value, Mapping):
         copy = {}
-        for given, item in value.items():
-            if not isinstance(given, str):
-                raise ValidationError(f"has a name that is no string but {type(given).__name__}", field=field)
-            named = _copy_json_value(given, field, left)
-            copy[named] = _copy_json_value(item, _nested_field_name(field, f".{named}"), left)
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise ValidationError(f"has a name that is no string but {type(name).__name__}", field=field)
+            checked_name = _copy_json_value(name, field, remaining)
+            nested_field = _nested_field_name(field, f".{checked_name}")
+            copy[checked_name] = _copy_json_value(item, nested_field, remaining)
     else:
         copy = [
-            _copy_json_value(item, _nested_field_name(field, f"[{index}]"), left)
+            _copy_json_value(item, _nested_field_name(field, f"[{index}]"), remaining)
             for index, item in enumerate(value)
         ]
-    left[0] += 1
+    remaining[0] += 1
     return copy
 
 
@@ -400,17 +402,17 @@ _SENDERS: Mapping[type[Part], Role] = {
     Reasoning: Role.ASSISTANT,
     ToolResult: Role.TOOL,
 }
-"""Roles that alone send a part of a kind."""
+"""By kind of part: the only role that may send it. Other kinds may be sent by every role."""
 
 
 def build_message_parts(
     role: Role,
     content: str,
-    given: Sequence[Part] | None,
+    other_parts: Sequence[Part] | None,
     tool_calls: Sequence[Mapping[str, Json]] | None,
     tool_call_id: str | None,
     *,
-    most: int = PARTS,
+    max_parts: int = PARTS,
 ) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a message and its canonical text.
 
@@ -418,7 +420,7 @@ def build_message_parts(
     tool message: the output), and the canonical text is every text, call and result in order, joined by newlines.
     """
     validate_text(content, "content")
-    if not given and not tool_calls and tool_call_id is None:
+    if not other_parts and not tool_calls and tool_call_id is None:
         if not content.strip():
             raise ValidationError(
                 "must not be empty",
@@ -433,13 +435,13 @@ def build_message_parts(
         parts.append(ToolResult(validate_name(tool_call_id, "tool_call_id"), content))
     elif content:
         parts.append(Text(content))
-    tool_calls, given = tool_calls or (), given or ()
+    tool_calls, other_parts = tool_calls or (), other_parts or ()
     _require_iterable(tool_calls, "tool_calls")
-    _require_iterable(given, "parts")
+    _require_iterable(other_parts, "parts")
     parts += [parse_tool_call(call, f"tool_calls[{index}]") for index, call in enumerate(tool_calls)]
-    parts += [_validate_part(part, f"parts[{index}]") for index, part in enumerate(given)]
-    if len(parts) > most:
-        raise ValidationError(f"has {len(parts)} parts, the limit is {most}", field="parts")
+    parts += [_validate_part(part, f"parts[{index}]") for index, part in enumerate(other_parts)]
+    if len(parts) > max_parts:
+        raise ValidationError(f"has {len(parts)} parts, the limit is {max_parts}", field="parts")
     _check_parts_of_role(parts, role)
     return tuple(parts), validate_text(canonical_text(parts), "content")
 
@@ -469,7 +471,7 @@ def _check_parts_of_role(parts: Sequence[Part], role: Role) -> None:
 
 
 def canonical_text(parts: Sequence[Part]) -> str:
-    """Join the parts of a message: texts, calls as `name(arguments)`, results, a provider's items. No reasoning."""
+    """Join the texts of the parts of a message: a call as `name(arguments)`, reasoning and media left out."""
     lines: list[str] = []
     for part in parts:
         if isinstance(part, Text):
@@ -485,14 +487,14 @@ def canonical_text(parts: Sequence[Part]) -> str:
     return "\n".join(lines)
 
 
-def parse_tool_call(given: Mapping[str, Json], field: str, *, id: str = "id") -> ToolCall:
-    """Read a tool call as `{"id", "name", "arguments"}` or in the nested form of chat completions.
+def parse_tool_call(call: Mapping[str, Json], field: str, *, id_field: str = "id") -> ToolCall:
+    """Parse a tool call given as `{"id", "name", "arguments"}` or in the nested form of chat completions.
 
-    `id` is what the caller named the id, for errors.
+    `id_field` is the name of the id in errors.
     """
-    if not isinstance(given, Mapping):
-        raise ValidationError(f"must be a mapping, not {type(given).__name__}", field=field)
-    function = given.get("function", given)
+    if not isinstance(call, Mapping):
+        raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=field)
+    function = call.get("function", call)
     if not isinstance(function, Mapping):
         raise ValidationError("must be a mapping", field=f"{field}.function")
     arguments = function.get("arguments", "{}")
@@ -502,7 +504,7 @@ def parse_tool_call(given: Mapping[str, Json], field: str, *, id: str = "id") ->
         except (TypeError, ValueError, RecursionError) as error:
             raise ValidationError(f"is not JSON: {error}", field=f"{field}.arguments") from error
     return ToolCall(
-        validate_name(given.get("id"), f"{field}.{id}"),
+        validate_name(call.get("id"), f"{field}.{id_field}"),
         validate_name(function.get("name"), f"{field}.name"),
         validate_text(arguments, f"{field}.arguments"),
     )
@@ -529,7 +531,7 @@ def _validate_part(part: object, field: str) -> Part:
         validate_name(part.mime, f"{field}.mime")
         validate_text(part.ref, f"{field}.ref", limit=METADATA_BYTES)
         validate_text(part.sha256, f"{field}.sha256", limit=64)
-        validate_integer(part.tokens, f"{field}.tokens", most=BUDGET)
+        validate_integer(part.tokens, f"{field}.tokens", maximum=BUDGET)
     elif isinstance(part, Raw):
         validate_name(part.vendor, f"{field}.vendor")
         validate_text(part.json, f"{field}.json")

@@ -25,11 +25,11 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class Period(NamedTuple):
-    """A half-open period of time, without its end; None leaves a side open."""
+    """A period of time that includes its start and excludes its end; None leaves a side open."""
 
     start: datetime | None = None
     end: datetime | None = None
-    #: Notice that it may be outdated, although its end was not stated.
+    #: A notice that the entry may be outdated although no end was stated, or "".
     doubt: str = ""
     #: Versions of the messages that raised the doubt: a reader of one of them needs no label.
     news: tuple[int, ...] = ()
@@ -37,27 +37,27 @@ class Period(NamedTuple):
     source: str = ""
 
     def holds(self, moment: datetime) -> bool:
-        """Whether a moment lies in it."""
-        return (self.start is None or self.start <= moment) and not self.over(moment)
+        """Whether a moment lies in the period."""
+        return (self.start is None or self.start <= moment) and not self.is_over(moment)
 
-    def over(self, moment: datetime) -> bool:
-        """Whether it has ended by a moment, or never was."""
+    def is_over(self, moment: datetime) -> bool:
+        """Whether the period has ended by a moment, or is empty."""
         if self.end is None:
             return False
         is_empty = self.start is not None and self.end <= self.start
         return self.end <= moment or is_empty
 
-    def meets(self, other: Period) -> bool:
-        """Whether two have a moment in common."""
+    def overlaps(self, other: Period) -> bool:
+        """Whether two periods have a moment in common."""
         start = max(self.start or _FIRST, other.start or _FIRST)
         return start < min(self.end or _LAST, other.end or _LAST)
 
     def cut_at(self, moment: datetime) -> Period:
-        """Return the same period, ended at a moment at the latest."""
+        """Return the period, shortened so that it ends at a moment at the latest."""
         return self._replace(end=min(self.end or _LAST, moment))
 
     def label(self, moment: datetime) -> str:
-        """Return the label at a moment: when the period begins and ends, why it is in doubt; or ""."""
+        """Return the label of a fact at a moment: when its period begins and ends, and why it is in doubt; or ""."""
         words: list[str] = []
         if self.start is not None and self.start > moment:
             words.append(f"from {_format_day(self.start)}")
@@ -66,8 +66,8 @@ class Period(NamedTuple):
         return self._with_doubt(f"[{' '.join(words)}]" if words else "")
 
     def warning(self, moment: datetime | None) -> str:
-        """Return the label of a message or summary: that the period is over, why it is in doubt; or ""."""
-        if self.end is None or moment is None or not self.over(moment):
+        """Return the label of a message or summary: that its period is over, and why it is in doubt; or ""."""
+        if self.end is None or moment is None or not self.is_over(moment):
             return self.doubt
         return self._with_doubt(f"[until {_format_day(self.end)}]")
 
@@ -79,26 +79,28 @@ class Labels(NamedTuple):
     """The labels of the messages and summaries of a log at a moment."""
 
     times: Mapping[int, Period] = {}
-    #: When they are shown: periods that have ended by then are labelled. None if not known.
+    #: The moment for which the entries are shown: periods that have ended by then are labelled. None if unknown.
     moment: datetime | None = None
 
-    def of(self, entry: Entry, shown: Container[int] = ()) -> str:
-        """Return the label of a message or summary, or ""; `shown` are the versions of the messages shown with it.
+    def label_of_entry(self, entry: Entry, shown_versions: Container[int] = ()) -> str:
+        """Return the label of a message or summary, or "".
 
-        Entries that are kept verbatim have no label: tool calls and their answers, messages with parts of a provider.
+        `shown_versions` are those of the messages shown with it: a message needs no doubt label beside the message that
+        raised the doubt. Entries that are kept verbatim have no label: tool calls and their answers, and messages with
+        parts of a provider.
         """
         period = self.times.get(entry.version)
         has_provider_parts = entry.parts and entry.kind is not Kind.SUMMARY
         if period is None or entry.group is not None or has_provider_parts:
             return ""
-        if entry.kind is Kind.MESSAGE and any(version in shown for version in period.news):
+        if entry.kind is Kind.MESSAGE and any(version in shown_versions for version in period.news):
             period = period._replace(doubt="")
         return period.warning(self.moment)
 
     def by_id(
         self, units: Sequence[EntryGroup[Entry]], lead: Iterable[EntryGroup[Entry]] = ()
     ) -> dict[str, str]:
-        """Return the labels of the newest messages of a log and of the entries in front of them, by id.
+        """Return by id the labels of the newest messages of a log, and of the entries `lead` in front of them.
 
         A message put in doubt by a message below it has no doubt label. The user message that waits for an answer has
         no label at all.
@@ -107,11 +109,12 @@ class Labels(NamedTuple):
             return {}
         front = [entry for unit in lead for entry in unit.entries]
         sequence = [entry for unit in units for entry in unit.entries]
-        labels = {entry.id: self.of(entry) for entry in front}
-        below: set[int] = set()
-        for entry in reversed(sequence):  # cutting removes entries from the top
-            labels[entry.id] = self.of(entry, below)
-            below.add(entry.version)
+        labels = {entry.id: self.label_of_entry(entry) for entry in front}
+        # Only the messages below count: a prompt that is cut to fit loses entries from the top.
+        versions_below: set[int] = set()
+        for entry in reversed(sequence):
+            labels[entry.id] = self.label_of_entry(entry, versions_below)
+            versions_below.add(entry.version)
         waiting = _unanswered_user_message([*front, *sequence])
         if waiting is not None:
             del labels[waiting.id]
@@ -138,7 +141,7 @@ def attach_label(text: str, label: str) -> str:
     return f"{text} {label}" if text and label else text
 
 
-LONGEST_LABEL = 400
+MAX_LABEL_CHARS = 400
 """Maximum characters of a label."""
 _LABEL = re.compile(
     r"(?: \[(?:(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?"
@@ -146,28 +149,29 @@ _LABEL = re.compile(
 )
 
 
-def label_of(shown: str) -> str:
-    """Return the label at the end of a shown text, with the space before it, or ""."""
-    found = _LABEL.search(shown[-LONGEST_LABEL:])
-    return found[0] if found else ""
+def label_at_end(text: str) -> str:
+    """Return the label at the end of a text, with the space before it, or ""."""
+    match = _LABEL.search(text[-MAX_LABEL_CHARS:])
+    return match[0] if match else ""
 
 
 def _format_day(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d}" if moment.time() == _FIRST.time() else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def ends_older_period(new: Period, old: Period, said: datetime) -> bool:
+def ends_older_period(newer: Period, older: Period, stated_at: datetime) -> bool:
     """Whether a fact stated at a moment supersedes an older fact at the same address for good.
 
-    It does not if both can be true, one after the other: a fact that is already over ends nothing, and a fact that
-    begins later leaves the older one valid until then.
+    The newer fact does not if both can be true, one after the other: a fact that is already over ends nothing, and a
+    fact that begins later leaves the older one valid until then.
     """
-    if new.over(said):
+    if newer.is_over(stated_at):
         return False
-    if new.end is not None and old.start is not None and old.start >= new.end:
-        return False
-    if new.start is not None and new.start > said:
-        return old.start is not None and old.start >= new.start
+    if newer.end is not None and older.start is not None and older.start >= newer.end:
+        return False  # the older fact begins only after the newer one ends
+    if newer.start is not None and newer.start > stated_at:
+        # The newer fact begins in the future: the older one stays valid until then, unless it begins later still.
+        return older.start is not None and older.start >= newer.start
     return True
 
 
@@ -177,7 +181,7 @@ def stated_validity(fact: Fact) -> Period:
 
 
 def stated_at(fact: Fact) -> datetime:
-    """Return when a fact was said."""
+    """Return when a fact was stated: the time of its sources, else when it was written."""
     return fact.stated_at or fact.created_at or _FIRST
 
 
@@ -188,56 +192,57 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
     pairs of ids, an older and a newer fact whose address holds one value at a time.
     """
     older_rivals: dict[str, list[str]] = {}
-    for old, new in rivals:
-        older_rivals.setdefault(new, []).append(old)
+    for older_id, newer_id in rivals:
+        older_rivals.setdefault(newer_id, []).append(older_id)
     values = {fact.id: fact.value for fact in facts}
     periods: dict[str, Period] = {}
     for fact in facts:
         retired = fact.retired
         if retired is not None and retired.reason not in ("updated", "removed"):
-            continue
-        older = dict.fromkeys((*fact.replaces, *older_rivals.get(fact.id, ())))
-        older_periods = {id: periods[id] for id in older if id in periods}
-        restated = [id for id in older_periods if id in fact.replaces and values[id] == fact.value]
-        period = _period_after(fact, older_periods, restated)
+            continue  # a retracted or archived fact has no period
+        older_ids = dict.fromkeys((*fact.replaces, *older_rivals.get(fact.id, ())))
+        older_periods = {id: periods[id] for id in older_ids if id in periods}
+        restated_ids = [id for id in older_periods if id in fact.replaces and values[id] == fact.value]
+        period = _period_after(fact, older_periods, restated_ids)
         periods |= _end_older_periods(fact, period, older_periods)
-        for id in restated:
-            del periods[id]
+        for id in restated_ids:
+            del periods[id]  # the newer fact says the same for the whole period
         if retired is not None and retired.reason == "removed" and retired.at is not None:
             period = period.cut_at(retired.at)
         periods[fact.id] = period
     return periods
 
 
-def _period_after(fact: Fact, older: Mapping[str, Period], restated: Sequence[str]) -> Period:
-    """Return the period of a fact, given the periods of the older facts it replaces.
+def _period_after(fact: Fact, older_periods: Mapping[str, Period], restated_ids: Sequence[str]) -> Period:
+    """Return the period of a fact, given the periods of the older facts it replaces or competes with.
 
-    Without a stated start it begins when it was stated, or where the fact began that it restates.
+    A fact without a stated start begins when it was stated, or where the fact began that it restates. The first fact at
+    an address keeps an open start, and so does a fact that was already over when it was stated.
     """
-    period, stated = stated_validity(fact), stated_at(fact)
-    if period.start is not None or not older or period.over(stated):
+    period, moment = stated_validity(fact), stated_at(fact)
+    if period.start is not None or not older_periods or period.is_over(moment):
         return period
-    return period._replace(start=older[restated[0]].start if restated else stated)
+    return period._replace(start=older_periods[restated_ids[0]].start if restated_ids else moment)
 
 
-def _end_older_periods(fact: Fact, period: Period, older: Mapping[str, Period]) -> dict[str, Period]:
+def _end_older_periods(fact: Fact, period: Period, older_periods: Mapping[str, Period]) -> dict[str, Period]:
     """Return the shortened periods of the older facts that end where the period of a newer fact begins.
 
-    Those that it replaces end there, and unless it is already over, all that it overlaps with.
+    The facts that the newer one replaces end there. Unless it is already over, all facts end that it overlaps with.
     """
     if period.start is None:
         return {}
-    is_over = period.over(stated_at(fact))
-    ended: dict[str, Period] = {}
-    for id, old in older.items():
-        if id in fact.replaces or (not is_over and period.meets(old)):
-            ended[id] = old.cut_at(period.start)
-    return ended
+    is_over = period.is_over(stated_at(fact))
+    shortened: dict[str, Period] = {}
+    for id, older in older_periods.items():
+        if id in fact.replaces or (not is_over and period.overlaps(older)):
+            shortened[id] = older.cut_at(period.start)
+    return shortened
 
 
 def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
     """Return the facts that were true at a moment; of rivals, the one stated last."""
     periods = validity_periods(facts, rivals)
-    valid = {id for id, period in periods.items() if period.holds(moment)}
-    valid -= {old for old, new in rivals if new in valid}
-    return [fact for fact in facts if fact.id in valid]
+    valid_ids = {id for id, period in periods.items() if period.holds(moment)}
+    valid_ids -= {older_id for older_id, newer_id in rivals if newer_id in valid_ids}
+    return [fact for fact in facts if fact.id in valid_ids]

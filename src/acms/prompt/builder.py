@@ -183,7 +183,7 @@ class Builder(Recipe):
         only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
         of it in the provider's cache.
         """
-        n = validation.validate_integer(n, "n", least=1)
+        n = validation.validate_integer(n, "n", minimum=1)
         return self._with_shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
     def truncate(
@@ -199,7 +199,7 @@ class Builder(Recipe):
 
         Whole messages go first, from the end that is not kept; the last one is cut. `role` is that of plain texts.
         """
-        cap = validation.validate_integer(tokens, "tokens", most=validation.BUDGET)
+        cap = validation.validate_integer(tokens, "tokens", maximum=validation.BUDGET)
         strategy = Truncate(cap, validation.parse_choice(keep, KeptEnd, "keep"))
         return self._with_shrinking("truncate", content, strategy, priority, role=role)
 
@@ -232,7 +232,7 @@ class Builder(Recipe):
             steps,
             validation.validate_key(id, "id"),
             Summaries(self._unwrap(store), summarizer=summarizer, pin=self._unwrap(pin), metadata=metadata),
-            validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET),
+            validation.validate_integer(tokens, "tokens", minimum=1, maximum=validation.BUDGET),
             _validate_priority(priority),
             validation.parse_choice(role, Role, "role"),
         )
@@ -280,14 +280,14 @@ class Builder(Recipe):
             "exclude": _validate_excluded_ids(exclude),
             "scope": scope,
             "where": _validate_filter(where),
-            "limit": None if limit is None else validation.validate_integer(limit, "limit", least=1),
+            "limit": None if limit is None else validation.validate_integer(limit, "limit", minimum=1),
             "include_superseded": bool(include_superseded),
         }
         if scope not in (None, "session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         cap, field = (tokens, "tokens") if budget is None else (budget, "budget")
         if cap is not None:
-            cap = validation.validate_integer(cap, field, most=validation.BUDGET)
+            cap = validation.validate_integer(cap, field, maximum=validation.BUDGET)
         step = RecallStep(
             session=_validate_session(self._unwrap(session)),
             query=query,
@@ -346,9 +346,9 @@ class Builder(Recipe):
         `priority` the section can be truncated as a whole once nothing in it can shrink further. If `content` is a
         function, it is called with an empty prompt to fill.
         """
-        floor = validation.validate_integer(floor, "floor", most=validation.BUDGET)
+        floor = validation.validate_integer(floor, "floor", maximum=validation.BUDGET)
         if ceiling is not None:
-            ceiling = validation.validate_integer(ceiling, "ceiling", most=validation.BUDGET)
+            ceiling = validation.validate_integer(ceiling, "ceiling", maximum=validation.BUDGET)
             if ceiling < floor:
                 raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
         if callable(content):
@@ -430,7 +430,7 @@ class Builder(Recipe):
         id = validation.validate_name(id, "id")
         version = validation.validate_text(version, "version", limit=validation.NAME_CHARS)
         if ttl is not None:
-            ttl = validation.validate_integer(ttl, "ttl", least=1)
+            ttl = validation.validate_integer(ttl, "ttl", minimum=1)
         return self._with_steps(Hint(id, version, ttl))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -590,4 +590,4 @@ def _validate_prompt(value: object, field: str) -> Builder:
 
 
 def _validate_priority(value: object) -> int:
-    return validation.validate_integer(value, "priority", most=1_000_000)
+    return validation.validate_integer(value, "priority", maximum=1_000_000)

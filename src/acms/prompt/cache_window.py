@@ -28,7 +28,7 @@ from acms.knowledge import DOUBT
 from acms.log.encoding import is_summary, parse_entry_id
 from acms.log.in_force import Replacements, is_automatic_summary, is_sealed
 from acms.log.native_items import EXTRA_FIELDS
-from acms.log.validity import Period, label_of
+from acms.log.validity import Period, label_at_end
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece, PlacedMessage
 from acms.ports import Codec
@@ -163,17 +163,17 @@ def is_window_valid(
     cannot find. `entries` are those of this log that the window shows in front and in blocks. An automatic summary
     takes effect with the next window; the messages a summary covers are recalled in their original wording.
     """
-    for entry in log_replacements.after(window.began_at):
+    for entry in log_replacements.replacing_after(window.began_at):
         if not is_automatic_summary(entry) and _changes_history(entry, window.first_version):
             return False
-    log_replacements = log_replacements.asked(window.began_at)
-    recall_replacements = recall_replacements.asked(window.began_at)
+    log_replacements = log_replacements.without_automatic_after(window.began_at)
+    recall_replacements = recall_replacements.without_automatic_after(window.began_at)
     front_ids = {id for id, _ in window.front_entries}
     for entry in entries:
         replacements = log_replacements if entry.id in front_ids else recall_replacements
         if replacements.replaced_by(entry.version) is not None:
             return False
-        if is_sealed(entry) and log_replacements.outdates(entry):
+        if is_sealed(entry) and log_replacements.is_outdated(entry):
             return False
     return True
 
@@ -200,14 +200,14 @@ def is_label_current(shown_text: str | None, period: Period, entry: Entry, momen
 
     An ended fact is not shown at all, and a tool call and its answer have no label.
     """
-    if entry.kind is Kind.FACT and moment is not None and period.over(moment):
+    if entry.kind is Kind.FACT and moment is not None and period.is_over(moment):
         return False
-    own_text_has_label = bool(label_of(entry.content))
+    own_text_has_label = bool(label_at_end(entry.content))
     if shown_text is None or entry.group is not None or own_text_has_label:
         return True
     if entry.kind is Kind.FACT:
         return period.doubt in shown_text and bool(period.doubt) == (DOUBT in shown_text)
-    return label_of(shown_text).strip() == period.warning(moment)
+    return label_at_end(shown_text).strip() == period.warning(moment)
 
 
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────

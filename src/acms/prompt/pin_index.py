@@ -102,7 +102,7 @@ def validate_pin_metadata(metadata: PinMetadata) -> PinMetadata:
         role=role,
         priority=None if metadata.priority is None else _validate_number(metadata.priority, "priority"),
         tags=_validate_tags(metadata.tags),
-        updated_at=None if when is None else validation.validate_integer(when, "updated_at", most=_SAFE),
+        updated_at=None if when is None else validation.validate_integer(when, "updated_at", maximum=_SAFE),
     )
 
 
@@ -322,7 +322,7 @@ def parse_pin_strategy(value: object) -> Truncate | Omit:
         return Omit()
     if isinstance(value, Mapping) and set(value) == {"truncate_tokens"}:
         tokens = validation.validate_integer(
-            value["truncate_tokens"], "strategy.truncate_tokens", least=1, most=validation.BUDGET
+            value["truncate_tokens"], "strategy.truncate_tokens", minimum=1, maximum=validation.BUDGET
         )
         return Truncate(tokens, KeptEnd.START)
     raise ValidationError(

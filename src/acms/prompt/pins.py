@@ -205,7 +205,9 @@ class PinnedKV:
         self.namespace = validation.validate_name(namespace or registry_namespace or "default", "namespace")
         self._registry = registry
         self._store = _validate_store(store)
-        self._max_pins = validation.validate_integer(max_pins, "max_pins", least=1, most=pin_index.MOST_PINS)
+        self._max_pins = validation.validate_integer(
+            max_pins, "max_pins", minimum=1, maximum=pin_index.MOST_PINS
+        )
         self._strategy = pin_index.parse_pin_strategy(strategy)
         self._role = pin_index.block_role(role)
         self._priority = validation.validate_integer(priority, "priority")
@@ -216,7 +218,7 @@ class PinnedKV:
 
     def _validate_reserve(self, reserve: int) -> int:
         """Return the tokens kept for the pins; an error if the strategy could not keep so many."""
-        tokens = validation.validate_integer(reserve, "reserve", most=validation.BUDGET)
+        tokens = validation.validate_integer(reserve, "reserve", maximum=validation.BUDGET)
         if tokens and isinstance(self._strategy, Omit):
             raise ValidationError("has no meaning where all is left out", field="reserve")
         if not isinstance(self._strategy, Omit) and tokens > (self._strategy.tokens or 0):

@@ -96,4 +96,4 @@ class PlacedHistory(NamedTuple):
 
 def label_in_front(entry: Entry, span: LogSpan) -> str:
     """Return the label of an entry in front of a history; none for a question, which waits for its answer."""
-    return "" if entry.role is Role.USER else span.labels.of(entry)
+    return "" if entry.role is Role.USER else span.labels.label_of_entry(entry)

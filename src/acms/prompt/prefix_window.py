@@ -36,7 +36,7 @@ async def gather_window(
     version = version_of(head, at)
     latest = await replacements_at(storage, context, head, version)
     # Without automatic summaries at first; after an erasure a summary may be all that is left, so they take effect.
-    replacements = latest if head.epoch else latest.asked(0)
+    replacements = latest if head.epoch else latest.without_automatic_after(0)
     span = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
     length = _measure_window(span, scale, slack)
     span = replace(span, window_length=length)
@@ -57,7 +57,7 @@ async def gather_window(
         redactor,
         span,
         latest,
-        latest.asked(min(versions, default=version)),
+        latest.without_automatic_after(min(versions, default=version)),
     )
 
 
@@ -75,7 +75,7 @@ async def _apply_summaries(
     """Return a span of a log with its automatic summaries in place of the messages they replace."""
     covered_versions = [
         versions
-        for summary in filter(is_automatic_summary, replacements.shown)
+        for summary in filter(is_automatic_summary, replacements.substitutes)
         for versions in summary.replaces
     ]
     if not covered_versions:
@@ -87,7 +87,7 @@ async def _apply_summaries(
     gathered_ids = _entry_ids(span.units)
     kept_older_units = [unit for unit in kept_units if gathered_ids.isdisjoint(_entry_ids([unit]))]
     summary_ids = {entry.id for entry in latest.replacing if entry.kind is Kind.SUMMARY}
-    later_summary_ids = summary_ids.difference(entry.id for entry in replacements.shown)
+    later_summary_ids = summary_ids.difference(entry.id for entry in replacements.substitutes)
     unsummarised_units = [unit for unit in span.units if later_summary_ids.isdisjoint(_entry_ids([unit]))]
     return replace(
         span,

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.validity import label_of
+from acms.log.validity import label_at_end
 from acms.model import Json, Role, Source
 from acms.observability.events import (
     Event,
@@ -262,7 +262,7 @@ async def render_steps(
             options=("Prompt(OpenAIChat(model))", "merge it into a prompt that is bound"),
         )
     if budget is not None:
-        budget = validation.validate_integer(budget, "budget", most=validation.BUDGET)
+        budget = validation.validate_integer(budget, "budget", maximum=validation.BUDGET)
     if after is not None and not isinstance(after, Rendered | Manifest):
         raise ValidationError(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
@@ -567,7 +567,7 @@ class _Renderer:
         changed_ids: set[str] = set()
         for item in items:
             # The text of these items may differ from the entry's: a fact may carry a note of when it ends.
-            if item.truncated or item.source is Source.FACT or label_of(item.content):
+            if item.truncated or item.source is Source.FACT or label_at_end(item.content):
                 changed_ids.add(item.id)
         if changed_ids:
             rows = await session.storage.get(sorted(changed_ids))

@@ -460,9 +460,9 @@ def find_sealed_compaction(
     Return None when any message it covers was edited, retracted or summarised since: it would still contain the old
     text.
     """
-    for entry in view.redactor.redact_entries(replacements.sealed):
+    for entry in view.redactor.redact_entries(replacements.sealed_summaries):
         if any(isinstance(part, Raw) and part.vendor in vendors for part in entry.parts):
-            return None if replacements.outdates(entry) else entry
+            return None if replacements.is_outdated(entry) else entry
     return None
 
 
@@ -697,7 +697,7 @@ def find_older_summaries(
     """Return the active summaries that are not among some units, oldest first; the replacements hold all of them."""
     shown_ids = {entry.id for unit in units for entry in unit.entries}
     summaries: list[Entry] = []
-    for entry in replacements.shown:
+    for entry in replacements.substitutes:
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
             summaries.append(entry)
     return [EntryGroup((entry,)) for entry in sorted(summaries, key=anchor_version)]

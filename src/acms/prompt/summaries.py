@@ -88,7 +88,7 @@ class Summaries:
         an earlier summary covers are not read again; when it covers all of them, the summarizer is not called. A
         failure of the summarizer is raised as `ProviderError`, and nothing is stored.
         """
-        tokens = validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET)
+        tokens = validation.validate_integer(tokens, "tokens", minimum=1, maximum=validation.BUDGET)
         steps = tuple(steps_of(content, "content", []))
         session = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
         if counter is None:
@@ -296,7 +296,7 @@ class SummaryRun:
                         limit=need.tokens,
                         below=sum(self.counter.count(turn.text) for turn in turns),
                         counter=self.counter,
-                        model=self.summarizer is not None,
+                        uses_model=self.summarizer is not None,
                     )
                 except ACMSError as error:
                     question.error = error

@@ -14,7 +14,15 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import NO_CALL, NONE, Demotion, EntryGroup, IndexedEntry, Lone, Stale
+from acms.log.in_force import (
+    NO_CALL,
+    NO_DEMOTIONS,
+    Demotion,
+    Demotions,
+    EntryGroup,
+    IndexedEntry,
+    SingleEntryGroup,
+)
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
@@ -75,8 +83,8 @@ class Conditions:
     newest_is_query: bool = False
     #: Messages with outdated statements, by facts of this log, and by facts of the namespace's profile. Such messages
     #: are shown only in the current episode.
-    stale: Stale = NONE
-    profile: Stale = NONE
+    stale: Demotions = NO_DEMOTIONS
+    profile: Demotions = NO_DEMOTIONS
     #: Labels of messages and summaries that may be outdated.
     labels: Labels = UNLABELLED
 
@@ -105,7 +113,9 @@ def _is_summarised(corpus: Corpus, document: int) -> bool:
     """Return whether a summary replaces a document."""
     _, version = corpus.snapshot.locate(document)
     replacing_version = corpus.replacements.replaced_by(version)
-    summary_versions = [entry.version for entry in corpus.replacements.shown if entry.kind is Kind.SUMMARY]
+    summary_versions = [
+        entry.version for entry in corpus.replacements.substitutes if entry.kind is Kind.SUMMARY
+    ]
     return replacing_version in summary_versions
 
 
@@ -341,19 +351,19 @@ def _find_superseded(
             continue
         for version, group, family in zip(versions, groups, families, strict=True):
             is_single = group < 0
-            if is_single and not stale.holds(version):
+            if is_single and not stale.may_include(version):
                 continue
             members = snapshot.members(version - 1)
-            demotion = stale.of(map(snapshot.doc, members))
+            demotion = stale.find_demotion(map(snapshot.doc, members))
             if demotion is None:
                 continue
             demotions[version] = demotion if len(members) == 1 else demotion._replace(spans=())
-            if stale.alone:
+            if stale.is_of_one_log:
                 newest_by_family[family] = max(newest_by_family.get(family, 0), demotion.version)
     for version, family in zip(versions, families, strict=True):
         newest_version = newest_by_family.get(family, 0)
         if version < newest_version and version not in demotions:
-            demotions[version] = conditions.stale.since(newest_version)
+            demotions[version] = conditions.stale.demotion_by(newest_version)
     return demotions
 
 
@@ -429,7 +439,7 @@ def _single_candidates(
     ) in columns:
         cost = tokens + frame_costs[code]
         parts = partial(ranking.parts, position)
-        unit = Lone(doc_at, version, markers[code])
+        unit = SingleEntryGroup(doc_at, version, markers[code])
         fields = (unit, sources[code], (cost,), cost, relevance, boost, score, parts)
         yield _make_candidate((*fields, "", is_external, leader_score, distance))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import Replacements, Stale, anchor_version
+from acms.log.in_force import Demotions, Replacements, anchor_version
 from acms.log.validity import Period
 from acms.model import Entry, Kind, Role, State
 from acms.recall.index import DAY, Floats, Ints, Snapshot
@@ -300,7 +300,7 @@ class IndexedLog(NamedTuple):
 
     corpus: Corpus
     #: Messages with outdated statements.
-    stale: Stale
+    stale: Demotions
     #: The validity periods of the active facts, and of messages and summaries with a label, by version.
     times: Mapping[int, Period]
     version: int = 0
@@ -339,7 +339,7 @@ def reading_order(
     for first, last in replacements.spans():
         is_active[max(0, first - 1 - base) : max(0, last - base)] = False
     replacing: list[Entry] = []
-    for entry in replacements.shown if kind is Kind.MESSAGE else ():
+    for entry in replacements.substitutes if kind is Kind.MESSAGE else ():
         is_here = base < entry.version <= base + len(has_content)
         if is_here and entry.state is State.LIVE and has_content[entry.version - 1 - base]:
             replacing.append(entry)

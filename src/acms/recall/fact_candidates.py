@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import FACT, IndexedEntry, Lone
+from acms.log.in_force import FACT, IndexedEntry, SingleEntryGroup
 from acms.log.validity import Period
 from acms.model import Source
 from acms.ports import Frame
@@ -92,7 +92,7 @@ class FactIndex:
         period = self._times.get(version)
         if period is None:
             return "a newer fact has its address"
-        if self._moment is None or self._include_ended or not period.over(self._moment):
+        if self._moment is None or self._include_ended or not period.is_over(self._moment):
             return ""
         return f"it is over {period.label(self._moment)}; include_superseded=True shows it"
 
@@ -165,7 +165,7 @@ class FactIndex:
         label = self._period_label(doc.version)
         cost = doc.tokens + framing + (LABEL_TOKENS if label else 0)
         return Candidate(
-            Lone(self.corpus.snapshot.doc, doc.version, doc.markers),
+            SingleEntryGroup(self.corpus.snapshot.doc, doc.version, doc.markers),
             Source.FACT,
             costs=(cost,),
             tokens=cost,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from acms.errors import VectorsUnavailableError
-from acms.log.in_force import NONE, Replacements, Stale, find_demotions
+from acms.log.in_force import NO_DEMOTIONS, Demotions, Replacements, find_demotions
 from acms.log.read import find_profile, replacements_at, valid_times_at
 from acms.log.validation import UNNAMED
 from acms.log.validity import Period
@@ -176,7 +176,7 @@ class Indexes:
         #: Number of times that vectors were added: changes whenever a corpus may have grown.
         self.additions = 0
         #: By log, with the count of rewrites and the erasure generation.
-        self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Replacements, Stale]]] = (
+        self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Replacements, Demotions]]] = (
             OrderedDict()
         )
         #: By log, with the count of entries that are no messages as well.
@@ -295,15 +295,17 @@ class Indexes:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def load_active_state(self, context: str, head: Head, version: int) -> tuple[Replacements, Stale]:
+    async def load_active_state(
+        self, context: str, head: Head, version: int
+    ) -> tuple[Replacements, Demotions]:
         """Return the superseded or retracted entries at a version, and the messages with outdated statements.
 
         At the head both are cached until the number of entries that replace others changes.
         """
         if not head.rewrites:
-            return Replacements((), searchable=True), NONE
+            return Replacements((), searchable=True), NO_DEMOTIONS
 
-        async def load() -> tuple[Replacements, Stale]:
+        async def load() -> tuple[Replacements, Demotions]:
             replacements = await replacements_at(self.storage, context, head, version, searchable=True)
             return replacements, find_demotions(replacements)
 

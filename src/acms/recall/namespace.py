@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from acms.errors import SessionNotFoundError
 from acms.log.encoding import entry_id, parse_entry_id
-from acms.log.in_force import NONE, IndexedEntry, Replacements, Stale
+from acms.log.in_force import NO_DEMOTIONS, Demotions, IndexedEntry, Replacements
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.validity import Period
@@ -141,7 +141,7 @@ class _LogState:
     facts: Ints = field(default_factory=lambda: NO_DOCUMENTS)
     #: The validity periods of these facts, by version.
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
-    stale: Stale = NONE
+    stale: Demotions = NO_DEMOTIONS
 
     @property
     def last(self) -> int:
@@ -162,7 +162,7 @@ class _LogUpdate:
     pending_vectors: Sequence[Derived] = ()
     replacements: Replacements | None = None
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
-    stale: Stale = NONE
+    stale: Demotions = NO_DEMOTIONS
 
 
 class NamespaceIndex:
@@ -352,7 +352,7 @@ class NamespaceIndex:
         visible: dict[str, tuple[int, Ints]] = {}
         orders = [NO_DOCUMENTS]
         facts = [NO_DOCUMENTS]
-        stales: list[Stale] = []
+        stales: list[Demotions] = []
         times: dict[int, Period] = {}
         for owner, log in self._list_other_logs(heads, own_head):
             inherited_version = version_by_ancestor.get(owner, 0)
@@ -387,7 +387,7 @@ class NamespaceIndex:
             facts=np.concatenate(facts),
             start=start,
         )
-        return IndexedLog(corpus, NONE.of_many(stales, snapshot.find), times)
+        return IndexedLog(corpus, NO_DEMOTIONS.merge_for_index(stales, snapshot.find), times)
 
     def _list_other_logs(
         self, heads: Sequence[SessionHead], own_head: SessionHead | None

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import (
-    NONE,
+    NO_DEMOTIONS,
+    Demotions,
     EntryGroup,
     EntryGroups,
     Replacements,
-    Stale,
     anchor_version,
     effective_sequence,
     fold_atomic_groups,
@@ -170,7 +170,7 @@ def _find_older_summaries(
     """Return the active summaries of a log that are not among some units, redacted and in reading order."""
     shown_ids = {entry.id for unit in units for entry in unit.entries}
     older_summaries: list[Entry] = []
-    for entry in replacements.shown:
+    for entry in replacements.substitutes:
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
             older_summaries.append(entry)
     older_summaries.sort(key=anchor_version)
@@ -234,9 +234,9 @@ async def gather_since(
     head = await storage.head(context)
     replacements = None
     if newest_summary is not None and head.rewrites:
-        replacements = (await replacements_at(storage, context, head, version_of(head, at))).asked(
-            newest_summary
-        )
+        replacements = (
+            await replacements_at(storage, context, head, version_of(head, at))
+        ).without_automatic_after(newest_summary)
     return await _gather_back(storage, head, at, 64, has_enough, redactor, replacements)
 
 
@@ -255,7 +255,7 @@ async def _gather_back(
         replacements = await replacements_at(storage, context, head, version)
     size = min(size, max(version, 1))
     entries: list[Entry] = []
-    for first, last in reversed(replacements.stretches(version)):
+    for first, last in reversed(replacements.spans_to_read(version)):
         unread_end = last
         while unread_end >= first:
             page = await storage.read(context, at=unread_end, after=first - 1, newest=size)
@@ -280,7 +280,7 @@ def count_tokens_before(unit: EntryGroup[Entry]) -> int:
 
 def _end_of_previous_stretch(replacements: Replacements, first: int) -> int:
     """Return the last version before a stretch that has to be read; 0 when it is the first one."""
-    return max((last for _, last in replacements.stretches(first - 1)), default=0)
+    return max((last for _, last in replacements.spans_to_read(first - 1)), default=0)
 
 
 def cost_of(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
@@ -412,7 +412,7 @@ async def _catch_up_index(
                 times = await reader.indexes.load_valid_times(context, head, version)
             return IndexedLog(corpus, stale, times, version, non_messages)
     if namespace is None or reader.namespaces is None:
-        return IndexedLog(Corpus(Snapshot(()), Replacements(())), NONE, {})
+        return IndexedLog(Corpus(Snapshot(()), Replacements(())), NO_DEMOTIONS, {})
     log = await reader.namespaces.load_corpus(namespace, reader.counter.name, spaces, context)
     return log._replace(version=version, non_messages=non_messages)
 
@@ -639,8 +639,8 @@ def _build_conditions(ranked: Ranked, request: Recall, latest: Entry | None, fac
         episode=not request.only_relevant,
         budget=request.budget,
         newest_is_query=newest_is_query,
-        stale=NONE if request.include_superseded else ranked.stale,
-        profile=NONE if request.include_superseded else facts.stale,
+        stale=NO_DEMOTIONS if request.include_superseded else ranked.stale,
+        profile=NO_DEMOTIONS if request.include_superseded else facts.stale,
         labels=ranked.labels(request.moment),
     )
 
@@ -724,7 +724,7 @@ class KnownFacts:
     #: The facts of the namespace, then those of the log.
     indexes: Sequence[FactIndex] = ()
     #: Messages of this log with statements that facts of the namespace's profile made outdated.
-    stale: Stale = NONE
+    stale: Demotions = NO_DEMOTIONS
     #: Id and index of the profile, from which content found to be gone is removed.
     profile: tuple[str, Corpus] | None = None
 
@@ -734,7 +734,7 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) ->
     from acms.recall.fact_candidates import FactIndex, measure_rarities
     from acms.recall.filter_evaluation import evaluate_filter
 
-    stale = NONE
+    stale = NO_DEMOTIONS
     profile: tuple[str, Corpus] | None = None
     fact_logs = [(ranked.context, ranked.corpus.facts, ranked.times)]
     if request.profile is not None:
@@ -751,7 +751,7 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) ->
     if not corpora:
         return KnownFacts()
     if ranked.corpus.snapshot.logs is not None:
-        stale = stale.of_many((), ranked.corpus.snapshot.find)
+        stale = stale.merge_for_index((), ranked.corpus.snapshot.find)
     rarities = measure_rarities(ranked.ranking, corpora)
     moment = request.moment or ranked.corpus.newest
     fact_indexes: list[FactIndex] = []

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import FACT, Demotion, EntryGroup, IndexedEntry, Lone, display_name_of, rendered_role
+from acms.log.in_force import (
+    FACT,
+    Demotion,
+    EntryGroup,
+    IndexedEntry,
+    SingleEntryGroup,
+    display_name_of,
+    rendered_role,
+)
 from acms.log.validity import attach_label
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
 from acms.ports import Frame, TokenCounter
@@ -150,7 +158,7 @@ MIN_EXCERPT_TOKENS = 48
 class Candidate(NamedTuple):
     """A unit that may enter the prompt."""
 
-    unit: EntryGroup[Entry] | EntryGroup[IndexedEntry] | Lone
+    unit: EntryGroup[Entry] | EntryGroup[IndexedEntry] | SingleEntryGroup
     source: Source
     #: Tokens with frames: of each entry, and of all.
     costs: tuple[int, ...]

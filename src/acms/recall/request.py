@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from acms.log.in_force import NONE, Stale
+from acms.log.in_force import NO_DEMOTIONS, Demotions
 from acms.log.validity import UNLABELLED, Labels, Period
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.redactor import OPEN, Redactor
@@ -95,7 +95,7 @@ class Ranked:
     corpus: Corpus
     ranking: Ranking
     #: Messages with outdated statements.
-    stale: Stale = NONE
+    stale: Demotions = NO_DEMOTIONS
     #: Number of its entries, at its head, that are not messages.
     non_messages: int = 0
     #: The validity periods of its active facts, and of messages and summaries with a label, by version.

@@ -44,9 +44,9 @@ class Limits:
     def __post_init__(self) -> None:
         try:
             for name in ("body_bytes", "import_bytes", "message_bytes", "batch", "tokens"):
-                validation.validate_integer(getattr(self, name), name, least=1)
+                validation.validate_integer(getattr(self, name), name, minimum=1)
             for name in ("key_streams", "key_burst", "tenant_burst", "stranger_burst"):
-                validation.validate_integer(getattr(self, name), name, least=1)
+                validation.validate_integer(getattr(self, name), name, minimum=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         for name in ("deadline_seconds", "key_rate", "tenant_rate", "stranger_rate"):
@@ -107,6 +107,6 @@ class ServerConfig:
         try:
             if validation.validate_name(self.tenant, "tenant").startswith("@"):
                 raise ValidationError("names that begin with @ are the service's own", field="tenant")
-            validation.validate_integer(self.ready_sessions, "ready_sessions", least=1)
+            validation.validate_integer(self.ready_sessions, "ready_sessions", minimum=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error

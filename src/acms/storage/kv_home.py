@@ -90,7 +90,7 @@ class KVHome(ABC):
         last_key = (
             "" if after is None else validation.validate_text(after, "after", limit=4 * validation.KEY_CHARS)
         )
-        page_size = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
+        page_size = validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE)
         rows = await self._list(valid_prefix, last_key, page_size + 1)
         entries = tuple([_entry_from_row(*row) for row in rows[:page_size]])
         return KVPage(entries=entries, next_after=entries[-1].key if len(rows) > page_size else None)

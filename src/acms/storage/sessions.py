@@ -146,7 +146,7 @@ async def read_session_page(
         where=parse_session_filter(where),
         spoken=True,
         after=after if after is None else validation.validate_name(after, "after"),
-        limit=validation.validate_integer(limit, "limit", least=1, most=validation.PAGE),
+        limit=validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE),
     )
     try:
         return await (

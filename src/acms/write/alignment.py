@@ -1,5 +1,6 @@
 """Which messages of a list a log already holds, and which changes make the log hold them all; pure.
 
+An *item* is a message of the list, a *row* is a message of the log, and a *key* is the id that the caller gave it.
 Messages with a key are matched by it, at any position. The others are matched by role and text, in order: the longest
 common subsequence, at its latest position in the log. Leading instructions of a list are matched at any position and
 replace the leading instructions of the log. Calls of tools and results whose text changed are matched by the ids of
@@ -30,7 +31,7 @@ from acms.privacy.modes import stricter_mode
 MAX_PAIRS = 500_000
 """Pairs of equal messages to search for the longest common subsequence: about a second of work."""
 
-_TURN = (Role.ASSISTANT, Role.TOOL)
+_TURN_ROLES = (Role.ASSISTANT, Role.TOOL)
 
 
 class Item(NamedTuple):
@@ -46,7 +47,7 @@ class Item(NamedTuple):
     #: Ids of its calls of tools, and of those it answers.
     calls: tuple[str, ...]
     answers: tuple[str, ...]
-    #: None where the list does not say.
+    #: None if the list does not have the value.
     actor: str | None
     metadata: bytes | None
     privacy: Privacy | None
@@ -77,7 +78,7 @@ def align_messages(
 ) -> Alignment:
     """Return the changes to make; with `retract` missing messages are retracted and reappearing ones restored.
 
-    `continues` is whether a message begins with the whole text of a row, `is_beginning` whether the text of the row
+    `continues` returns whether a message begins with the whole text of a row, `is_beginning` whether the text of a row
     begins with the message.
     """
     matching = _Matching(items, rows)
@@ -98,10 +99,10 @@ def align_messages(
             alignment.appended.append(index)
             continue
         row = rows[row_index]
-        # Matched only by its place with a message that was erased: whether it is the same message is a guess.
-        if index not in matching.anchored and not row.legible:
+        # Only its position matches an erased message. Whether it is the same message is a guess, so it is reported.
+        if index not in matching.anchored and not row.has_content:
             alignment.erased.append(index)
-        elif _is_changed(item, row, restore=retract, edited=index in matching.edited):
+        elif _is_changed(item, row, restore=retract, may_be_edit=index in matching.possible_edits):
             alignment.replaced.append((index, row_index))
         else:
             alignment.unchanged.append((index, row_index))
@@ -110,20 +111,21 @@ def align_messages(
     return alignment
 
 
-def _is_changed(item: Item, row: Row, *, restore: bool, edited: bool) -> bool:
-    """Return whether the log's message must be replaced so that it is the one of the list.
+def _is_changed(item: Item, row: Row, *, restore: bool, may_be_edit: bool) -> bool:
+    """Return whether the message of the log must be replaced by that of the list.
 
-    `restore` brings retracted messages back. `edited` is true for an item that may be another version of the row.
+    With `restore`, retracted messages are restored. `may_be_edit` is true for an item that may be another version of
+    the row.
     """
-    if not row.legible:
+    if not row.has_content:
         return False
-    if not row.live:
+    if not row.is_live:
         return restore
-    if item.wording in row.corrected:
+    if item.wording in row.corrected:  # the list is older than the correction
         return False
-    if edited and item.wording != row.wording:
+    if may_be_edit and item.wording != row.wording:
         return True
-    if item.key is None or item.key != row.key:
+    if item.key is None or item.key != row.key:  # matched by its text, which is the same
         return False
     if item.body != row.body:
         return True
@@ -142,31 +144,32 @@ class _Matching:
         self.rows = rows
         #: By item: the index of its row.
         self.rows_of_items: list[int | None] = [None] * len(items)
-        #: Items matched by their key, or as instructions: wherever they stand.
+        #: Items matched by their key, or as instructions: their position does not matter.
         self.anchored: set[int] = set()
         #: Items that may be another version of their row.
-        self.edited: set[int] = set()
-        self._taken: set[int] = set()
+        self.possible_edits: set[int] = set()
+        #: Rows that have an item.
+        self._matched_rows: set[int] = set()
         #: How many items, and how many rows, are instructions at the start.
         self._leading_items = _count_leading(item.role for item in items)
         self._leading_rows = _count_leading(row.role for row in rows)
 
-    def _match(self, item_index: int, row_index: int, *, edited: bool = False) -> None:
+    def _match(self, item_index: int, row_index: int, *, may_be_edit: bool = False) -> None:
         self.rows_of_items[item_index] = row_index
-        self._taken.add(row_index)
-        if edited:
-            self.edited.add(item_index)
+        self._matched_rows.add(row_index)
+        if may_be_edit:
+            self.possible_edits.add(item_index)
 
-    def _known_roles(self) -> set[Role]:
-        """Return the roles of which the log knows a key: there, a new key is a new message."""
+    def _roles_with_known_keys(self) -> set[Role]:
+        """Return the roles of which the log knows a key: for these, a new key means a new message."""
         return {self.items[index].role for index in self.anchored}
 
     def _may_be_edit(self, item: Item, row: Row, *, new_keys: bool = False) -> bool:
         """Return whether an item may be another version of a row; `new_keys` if a framework generated new keys."""
-        if not row.live or not row.legible or row.role is not item.role:
+        if not row.is_live or not row.has_content or row.role is not item.role:
             return False
         if row.key is None or item.key is None:
-            return row.key is item.key  # both have none
+            return row.key is item.key  # true if neither has a key
         return new_keys
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,7 +187,9 @@ class _Matching:
         An instruction matches a row of the same text anywhere in the log, or else a leading row as its edit.
         """
         free_rows = [
-            index for index, row in enumerate(self.rows) if row.role in LEADING and index not in self._taken
+            index
+            for index, row in enumerate(self.rows)
+            if row.role in LEADING and index not in self._matched_rows
         ]
         unmatched_items: list[int] = []
         for item_index in range(self._leading_items):
@@ -193,29 +198,32 @@ class _Matching:
             item = self.items[item_index]
             same = [row_index for row_index in free_rows if self.rows[row_index].wording == item.wording]
             if same:
-                newest = max(
-                    same, key=lambda row_index: (self.rows[row_index].live, row_index)
-                )  # live ones first
-                self._match(item_index, newest)
-                free_rows.remove(newest)
+                # The newest row that is live, else the newest one.
+                best = max(same, key=lambda row_index: (self.rows[row_index].is_live, row_index))
+                self._match(item_index, best)
+                free_rows.remove(best)
             elif item.key is None:
                 unmatched_items.append(item_index)
         leading_rows = [row_index for row_index in free_rows if row_index < self._leading_rows]
         for item_index in unmatched_items:
             for row_index in leading_rows:
                 if self._may_be_edit(self.items[item_index], self.rows[row_index]):
-                    self._match(item_index, row_index, edited=True)
+                    self._match(item_index, row_index, may_be_edit=True)
                     leading_rows.remove(row_index)
                     break
 
     def match_in_order(self) -> None:
         """Match messages without a known key: the longest common subsequence, as late in the log as possible."""
         items = [index for index, row in enumerate(self.rows_of_items) if row is None]
-        rows = [index for index, row in enumerate(self.rows) if row.legible and index not in self._taken]
+        rows = [
+            index
+            for index, row in enumerate(self.rows)
+            if row.has_content and index not in self._matched_rows
+        ]
         wordings = [self.items[index].wording for index in items]
         distinct = set(wordings)
         row_wordings = [_matching_wording(self.rows[index], distinct) for index in rows]
-        live = [self.rows[index].live for index in rows]
+        live = [self.rows[index].is_live for index in rows]
 
         # In most lists, the first items are the last messages of the log: then no search is needed.
         overlap = _count_overlap(wordings, row_wordings)
@@ -224,7 +232,9 @@ class _Matching:
         is_longest = all(live[first:]) and set(row_wordings).isdisjoint(wordings[overlap:])
         if not is_longest:
             candidates = self._find_candidates(items, rows, row_wordings)
-            if sum(map(len, candidates)) <= MAX_PAIRS:
+            if (
+                sum(map(len, candidates)) <= MAX_PAIRS
+            ):  # otherwise the search takes too long: keep the overlap
                 pairs = _longest_common_subsequence(candidates, live)
         for item_order, row_order in pairs.items():
             item_index, row_index = items[item_order], rows[row_order]
@@ -251,55 +261,55 @@ class _Matching:
 
         Not for roles of which the log knows a key: there a new key is a new message.
 
-        Such a message follows a matched one. At the start of a list it is the first of the log, unless the list has
-        one message only and the log more: that may be the last of a trimmed list. A trimmed list is recognized by at
-        least two turns of the user with everything between them.
+        Such a message directly follows a matched one. The first message of a list is matched with the first one of the
+        log, unless the list has only one message and the log has more: it may be the last one of a trimmed list. A
+        trimmed list is recognized by at least two messages of the user with everything between them.
         """
-        keys = {item.key for item in self.items if item.key is not None}
+        listed_keys = {item.key for item in self.items if item.key is not None}
         rows: list[int] = []
         for index, row in enumerate(self.rows):
-            key_is_gone = row.key is not None and row.key not in keys
-            if row.live and row.legible and (index in self._taken or key_is_gone):
+            key_is_gone = row.key is not None and row.key not in listed_keys
+            if row.is_live and row.has_content and (index in self._matched_rows or key_is_gone):
                 rows.append(index)
-        spoken = [index for index in rows if index >= self._leading_rows]
-        roles = self._known_roles()
+        conversation_rows = [index for index in rows if index >= self._leading_rows]
+        roles = self._roles_with_known_keys()
         leading = self._leading_items
 
-        if spoken and (len(self.items) - leading > 1 or len(spoken) == 1):
-            self._match_if_same(leading, spoken[0], roles)
+        if conversation_rows and (len(self.items) - leading > 1 or len(conversation_rows) == 1):
+            self._match_if_same(leading, conversation_rows[0], roles)
         following = dict(pairwise(rows))
         for index in range(leading + 1, len(self.items)):
             previous = self.rows_of_items[index - 1]
             if previous is not None:
                 self._match_if_same(index, following.get(previous), roles)
         if not roles:
-            self._match_trimmed_list(spoken)
+            self._match_trimmed_list(conversation_rows)
 
-    def _match_if_same(self, index: int, row_index: int | None, roles: Set[Role]) -> None:
-        """Match an item under a new key with a row if they say the same; not for items of some roles."""
-        if row_index is None or row_index in self._taken:
+    def _match_if_same(self, index: int, row_index: int | None, excluded_roles: Set[Role]) -> None:
+        """Match an item under a new key with a row of the same wording, unless its role is excluded."""
+        if row_index is None or row_index in self._matched_rows:
             return
         if index >= len(self.items) or self.rows_of_items[index] is not None:
             return
         item, row = self.items[index], self.rows[row_index]
-        if item.key is None or item.role in roles:
+        if item.key is None or item.role in excluded_roles:
             return
         if item.wording == row.wording or item.wording in row.corrected:
             self._match(index, row_index)
 
-    def _match_trimmed_list(self, spoken: Sequence[int]) -> None:
-        """Match the start of a list in which no message is known with the end of the log."""
+    def _match_trimmed_list(self, rows: Sequence[int]) -> None:
+        """Match the start of a list in which no message is known with the end of the log, `rows`."""
         leading = self._leading_items
         items = self.items[leading:]
-        if any(row is not None for row in self.rows_of_items[leading:]) or not all(
-            item.key for item in items
-        ):
+        any_matched = any(row is not None for row in self.rows_of_items[leading:])
+        if any_matched or not all(item.key for item in items):
             return
-        overlap = _count_overlap([item.wording for item in items], [self.rows[one].wording for one in spoken])
-        turns = sum(item.role is Role.USER for item in items[:overlap])
-        if turns > 1:
+        row_wordings = [self.rows[index].wording for index in rows]
+        overlap = _count_overlap([item.wording for item in items], row_wordings)
+        user_messages = sum(item.role is Role.USER for item in items[:overlap])
+        if user_messages > 1:
             for order in range(overlap):
-                self._match(leading + order, spoken[len(spoken) - overlap + order])
+                self._match(leading + order, rows[len(rows) - overlap + order])
 
     def match_call_ids(self) -> None:
         """Match calls and results whose text changed, by the ids of their calls.
@@ -313,7 +323,7 @@ class _Matching:
                 self._search_calls(index, range(previous + 1, len(self.rows)))
             row_index = self.rows_of_items[index]
             if row_index is None or item.role is not Role.TOOL:
-                previous = row_index  # after a matched result, go on after its call
+                previous = row_index  # after a matched result, the search continues after its call
         following: int | None = None
         for index in reversed(range(len(self.items))):
             if following is not None:
@@ -327,26 +337,27 @@ class _Matching:
             return
         for row_index in row_indexes:
             row = self.rows[row_index]
-            is_taken = row_index in self._taken
-            if not is_taken and row.legible and _has_same_calls(item, row):
-                self._match(index, row_index, edited=True)
+            is_matched = row_index in self._matched_rows
+            if not is_matched and row.has_content and _has_same_calls(item, row):
+                self._match(index, row_index, may_be_edit=True)
                 return
-            if row.role not in _TURN or (is_taken and row.role is not Role.TOOL):
+            # Another turn begins, or the messages of another item: behind it the same id is another call.
+            if row.role not in _TURN_ROLES or (is_matched and row.role is not Role.TOOL):
                 return
-            if not set(item.answers).isdisjoint(row.calls):
+            if not set(item.answers).isdisjoint(row.calls):  # a result does not stand before its call
                 return
 
     def match_streamed_answer(self, continues: Callable[[Item, Row], bool]) -> None:
         """Match an answer that continues the last message of the log, directly after the previous match."""
         last = len(self.rows) - 1
-        if last < 1 or last in self._taken or last - 1 not in self._taken:
+        if last < 1 or last in self._matched_rows or last - 1 not in self._matched_rows:
             return
         index = self.rows_of_items.index(last - 1) + 1
         if index == len(self.items) or self.rows_of_items[index] is not None:
             return
         item, row = self.items[index], self.rows[last]
         if self._may_be_other_answer(item, row) and continues(item, row):
-            self._match(index, last, edited=True)
+            self._match(index, last, may_be_edit=True)
 
     def match_interrupted_answers(self, is_beginning: Callable[[Item, Row], bool]) -> None:
         """Match interrupted answers with their full text, directly after the previous match.
@@ -358,17 +369,17 @@ class _Matching:
             if self.rows_of_items[index] is not None or previous is None:
                 continue
             row_index = previous + 1
-            if row_index in self._taken or row_index == len(self.rows):
+            if row_index in self._matched_rows or row_index == len(self.rows):
                 continue
             item, row = self.items[index], self.rows[row_index]
-            has_calls = item.calls or row.calls
+            has_calls = item.calls or row.calls  # these are matched by the ids of their calls
             if not has_calls and self._may_be_other_answer(item, row) and is_beginning(item, row):
-                self._match(index, row_index, edited=True)
+                self._match(index, row_index, may_be_edit=True)
 
     def _may_be_other_answer(self, item: Item, row: Row) -> bool:
         if item.role is not Role.ASSISTANT:
             return False
-        return self._may_be_edit(item, row, new_keys=Role.ASSISTANT not in self._known_roles())
+        return self._may_be_edit(item, row, new_keys=Role.ASSISTANT not in self._roles_with_known_keys())
 
     def match_erased(self, count_tokens: Callable[[Item], int]) -> None:
         """Match messages between two matches, or before the first, with messages that lost their content.
@@ -376,7 +387,9 @@ class _Matching:
         By role; under a key also by size, because an unknown key indicates a new message.
         """
         erased = [
-            index for index, row in enumerate(self.rows) if not row.legible and index not in self._taken
+            index
+            for index, row in enumerate(self.rows)
+            if not row.has_content and index not in self._matched_rows
         ]
         if not erased:
             return
@@ -390,7 +403,7 @@ class _Matching:
         for index in reversed(range(len(self.items))):
             matched, item = self.rows_of_items[index], self.items[index]
             if matched is None and following is not None:
-                between = [one for one in erased if highest[index] < one < following]
+                between = [row for row in erased if highest[index] < row < following]
                 matched = self._choose_erased(item, between, count_tokens)
                 if matched is not None:
                     self._match(index, matched)
@@ -400,45 +413,53 @@ class _Matching:
     def _choose_erased(
         self, item: Item, erased: Sequence[int], count_tokens: Callable[[Item], int]
     ) -> int | None:
-        """Return the last of some erased rows that has the role of an item; with a key also its size, and no key."""
-        same = [index for index in erased if self.rows[index].role is item.role]
-        if same and item.key is not None:
+        """Return the last of some erased rows that has the role of an item, or None.
+
+        For an item with a key, the row must also have the same size and no key.
+        """
+        candidates = [index for index in erased if self.rows[index].role is item.role]
+        if candidates and item.key is not None:
             size = count_tokens(item)
-            same = [one for one in same if self.rows[one].key is None and self.rows[one].tokens == size]
-        return same[-1] if same else None
+            same_role, candidates = candidates, []
+            for index in same_role:
+                if self.rows[index].key is None and self.rows[index].tokens == size:
+                    candidates.append(index)
+        return candidates[-1] if candidates else None
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def find_insertions(self) -> list[int]:
         """Return the unmatched items that stand before matched ones.
 
-        After an inserted item without a key, items that were matched only by their order lose their match.
+        After an inserted item without a key, items that were matched only by their order lose their match: they are
+        appended again after it, so that the log has the order of the list.
         """
         matched = [index for index, row in enumerate(self.rows_of_items) if row is not None]
         last = max(matched, default=-1)
         last_in_order = max((index for index in matched if index not in self.anchored), default=-1)
         inserted: list[int] = []
-        is_cut = False
+        appends_rest = False
         for index, item in enumerate(self.items):
             row_index = self.rows_of_items[index]
             if row_index is None and index < last:
                 inserted.append(index)
-                is_cut = is_cut or (item.key is None and self._leading_items <= index < last_in_order)
-            elif row_index is None or not is_cut or index in self.anchored:
+                breaks_order = item.key is None and self._leading_items <= index < last_in_order
+                appends_rest = appends_rest or breaks_order
+            elif row_index is None or not appends_rest or index in self.anchored:
                 continue
-            elif self.rows[row_index].legible:
+            elif self.rows[row_index].has_content:
                 self.rows_of_items[index] = None
-                self._taken.discard(row_index)
+                self._matched_rows.discard(row_index)
         return inserted
 
     def find_missing(self) -> list[int]:
         """Return the live rows missing from the list, except those trimmed from its start."""
-        spoken = [index for index in self._taken if index >= self._leading_rows]
-        first = min(spoken, default=len(self.rows))
+        conversation_rows = [index for index in self._matched_rows if index >= self._leading_rows]
+        first = min(conversation_rows, default=len(self.rows))
         return [
             index
             for index in range(first, len(self.rows))
-            if self.rows[index].live and index not in self._taken
+            if self.rows[index].is_live and index not in self._matched_rows
         ]
 
 
@@ -447,7 +468,7 @@ def _count_leading(roles: Iterable[Role | None]) -> int:
 
 
 def _matching_wording(row: Row, wordings: Set[bytes]) -> bytes:
-    """Return the wording by which a list may contain a row: its current one, or an earlier one if it was corrected."""
+    """Return the wording of a row that the list has: its current one, or one from before a correction."""
     for wording in (row.wording, *row.corrected):
         if wording in wordings:
             return wording
@@ -461,7 +482,7 @@ def _has_same_calls(item: Item, row: Row) -> bool:
 
 
 def _count_overlap(items: Sequence[bytes], rows: Sequence[bytes]) -> int:
-    """Return how many items, from the first on, are the last rows (the search of Knuth, Morris and Pratt)."""
+    """Return how many of the first items equal the last rows (the search of Knuth, Morris and Pratt)."""
     if items == rows[len(rows) - len(items) :]:
         return len(items)
     #: By length of a matched prefix, less one: the longest shorter prefix that also ends there.
@@ -487,9 +508,9 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
     """Return a longest common subsequence: if several, the one with the most live rows, then the latest in the log.
 
     Of consecutive equal messages in the list the first is matched, so a repeated message is new.
-    The best chains by their first row are the maxima of a Fenwick tree, from the end of the log. A chain is its first
-    item, its first row and the chain after it; its score is its length, how many of its rows are live, and its first
-    row.
+    A chain is a linked list of matched pairs: its first item, its first row and the chain after it. Its score is its
+    length, the number of its live rows, and its first row. A Fenwick tree over the rows, from the end of the log, holds
+    the best chain by first row.
     """
     size = len(live)
     scores = [(0, 0, 0)] * (size + 1)
@@ -505,12 +526,12 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
         return score, chain
 
     for item in reversed(range(len(candidates))):
-        for row in candidates[item]:  # ascending: a chain made here is not extended by its own item
+        for row in candidates[item]:  # ascending, so a chain that begins with this item is not extended by it
             (length, count_live, _), chain = best_chain(size - 1 - row)
             score = (length + 1, count_live + live[row], row)
             node = size - row
             while node <= size:
-                if score >= scores[node]:
+                if score >= scores[node]:  # a chain of an earlier item replaces an equal one
                     scores[node], chains[node] = score, (item, row, chain)
                 node += node & -node
     pairs: dict[int, int] = {}
@@ -525,8 +546,8 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
 
 
 def changes_groups(items: Sequence[Item], rows: Sequence[Row], alignment: Alignment) -> bool:
-    """Return whether an alignment may change which calls wait for results: by far most edits of a stream do not."""
-    if alignment.retracted or any(not rows[row].live for _, row in alignment.replaced):
+    """Return whether an alignment may change which calls wait for results; edits of a streamed answer do not."""
+    if alignment.retracted or any(not rows[row].is_live for _, row in alignment.replaced):
         return True
     return bool(_changed_call_ids(items, rows, alignment))
 
@@ -534,9 +555,9 @@ def changes_groups(items: Sequence[Item], rows: Sequence[Row], alignment: Alignm
 def pair_calls_with_results(
     items: Sequence[Item], rows: Sequence[Row], alignment: Alignment, new_group: Callable[[], str]
 ) -> dict[int, str | None]:
-    """Pair the calls and results of the messages an alignment edits and retracts; return the groups by item.
+    """Pair the calls and results of the messages an alignment edits and retracts; return the tool groups by item.
 
-    A message of the list that joins another group must be written again, and becomes one of the replaced.
+    A message of the list that joins another group must be written again: it is moved to `alignment.replaced`.
     """
     groups = {item: rows[row].group for item, row in alignment.replaced}
     changed_ids = _changed_call_ids(items, rows, alignment)
@@ -551,7 +572,7 @@ def pair_calls_with_results(
         if changed_ids.isdisjoint((*message.calls, *message.answers, *row.calls, *row.answers)):
             continue
         group = row.group
-        if row.legible and index in listed:
+        if row.has_content and index in listed:
             item = listed[index]
             if index in edited or not row.calls:
                 group = _group_of_message(message, row, waiting, new_group)
@@ -577,7 +598,7 @@ def _list_active(
     for index, row in enumerate(rows):
         if index in edited:
             yield index, row, items[edited[index]]
-        elif row.live and index not in retracted:
+        elif row.is_live and index not in retracted:
             yield index, row, row
 
 
@@ -585,9 +606,9 @@ def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], alignment: Ali
     """Return the ids of calls that are made or answered by others than before."""
     changed: set[str] = set()
     for item, row in alignment.replaced:
-        old, new = rows[row], items[item]
-        if not old.live or (old.calls, old.answers) != (new.calls, new.answers):
-            changed.update(old.calls, old.answers, new.calls, new.answers)
+        before, after = rows[row], items[item]
+        if not before.is_live or (before.calls, before.answers) != (after.calls, after.answers):
+            changed.update(before.calls, before.answers, after.calls, after.answers)
     for row in alignment.retracted:
         changed.update(rows[row].calls, rows[row].answers)
     return changed
@@ -596,7 +617,7 @@ def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], alignment: Ali
 def _group_of_message(
     message: Row | Item, row: Row, waiting: dict[str, str | None], new_group: Callable[[], str]
 ) -> str | None:
-    """Return the group of a message of the list: calls keep theirs while one of them stays."""
+    """Return the tool group of a message of the list; a message with calls keeps its group while one call stays."""
     if message.calls:
         keeps_call = not set(message.calls).isdisjoint(row.calls)
         return (row.group if keeps_call else None) or new_group()

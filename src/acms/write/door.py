@@ -1,4 +1,4 @@
-"""Intake of a log: messages of providers and servers are stored, repaired if needed, with notes on the repairs."""
+"""Intake of a log: parse the messages that callers and providers hand over, repair them if needed, and note repairs."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ __all__ = [
     "read_repaired",
 ]
 
-_NOT_KEPT = "the bytes of media are not kept, only their hash: give ACMSConfig(media=…) a place for them"
+_MEDIA_NOTE = "the bytes of media are not kept, only their hash: give ACMSConfig(media=…) a place for them"
 
 
-def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
-    """Return a list of at most `most` mappings; raise `ValidationError` for any other value."""
+def check_list(messages: object, max_messages: int) -> Sequence[Mapping[str, Any]]:
+    """Return a list of at most `max_messages` mappings; raise `ValidationError` for any other value."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
-    if len(messages) > most:
-        raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
-    for n, message in enumerate(messages):
-        if not isinstance(message, dict | Mapping):  # report the first one
-            raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
+    if len(messages) > max_messages:
+        raise ValidationError(f"has {len(messages)} messages, the limit is {max_messages}", field="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict | Mapping):  # `dict` first: that check is faster
+            raise ValidationError(
+                f"must be a mapping, not {type(message).__name__}", field=f"messages[{index}]"
+            )
     return messages
 
 
 def message_of(role: str | Role, values: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-    """Return the arguments of `ingest` as a message of a list."""
+    """Return the arguments of one `ingest` in the form of a message of a list."""
     role = validation.parse_choice(role, Role, "role")
     message = {"role": role.value, **values, "idempotency_key": key}
     return {name: value for name, value in message.items() if value is not None}
@@ -70,56 +72,58 @@ def read_message(
     check: Callable[[Sequence[Turn]], T],
     *,
     strict: bool,
-    listed: bool = True,
+    in_list: bool = True,
 ) -> tuple[T, tuple[str, ...]]:
-    """Parse a message for storage; return it with notes on its repairs.
+    """Parse a message for storage; return the converted turns, and notes on repairs.
 
-    `check` converts the parsed turns, or raises. In a list, a message that cannot be repaired is stored as its JSON, so
-    that it does not block the list; alone it is an error, as is every invalid value when `strict`.
+    `check` converts the parsed turns, or raises `ValidationError`. A message of a list that cannot be repaired is
+    stored as its JSON, so that it does not block the list; a single one raises the error. With `strict` nothing is
+    repaired.
     """
     notes: dict[str, None] = {}
     foreign.check_privacy_field(message, field)
 
     def refer(data: bytes, mime: str) -> str:
-        notes[_NOT_KEPT] = None
+        notes[_MEDIA_NOTE] = None
         return repair.refer_by_hash(data, mime)
 
-    keeper = keep if strict or keep is not None else refer
+    keep_or_refer = keep if strict or keep is not None else refer
 
-    def read(given: Mapping[str, Any]) -> T:
-        return check(foreign.parse_provider_message(given, field, keep=keeper, strict=strict))
+    def parse(candidate: Mapping[str, Any]) -> T:
+        return check(foreign.parse_provider_message(candidate, field, keep=keep_or_refer, strict=strict))
 
     try:
-        return read(message), tuple(notes)
+        return parse(message), tuple(notes)
     except ValidationError as error:
         if strict:
             raise
-        first = error
-    for repaired, changed in repair.generate_repairs(message):
+        first_error = error  # it names the field in the original message
+    for repaired, repair_notes in repair.generate_repairs(message):
         try:
-            return read(repaired), (*changed, *notes)
+            return parse(repaired), (*repair_notes, *notes)
         except ValidationError:
             continue
-    if listed:
-        text, changed = repair.as_text(message)
+    if in_list:
+        json_message, repair_notes = repair.as_text(message)
         try:
-            return read(text), changed
+            return parse(json_message), repair_notes
         except ValidationError:
             pass
-    raise first
+    raise first_error
 
 
 def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
-    """Return the role and the parts that a message is stored with, and notes on its repairs.
+    """Return the role and the parts with which a message is stored, and notes on its repairs.
 
-    Adapters compare them with the content of a log.
+    Adapters compare both with the content of a log.
     """
-    (unique,), renamed = repair.rename_repeated_calls([message])
+    (unique,), rename_notes = repair.rename_repeated_calls([message])
     turn, notes = read_message(unique, "", None, _join_turns, strict=False)
-    return turn, (*renamed, *notes)
+    return turn, (*rename_notes, *notes)
 
 
 def _join_turns(turns: Sequence[Turn]) -> Turn:
+    """Return one turn with the role of the first turn and the parts of all."""
     joined: list[Part] = []
     for turn in map(fill_empty_turn, turns):
         parts, text = validation.build_message_parts(
@@ -134,16 +138,21 @@ def _join_turns(turns: Sequence[Turn]) -> Turn:
 
 
 def plain_draft(
-    draft: DraftOf, config: ACMSConfig, role: str | Role, values: Mapping[str, Any], **more: Any
+    make_draft: DraftOf, config: ACMSConfig, role: str | Role, values: Mapping[str, Any], **fields: Any
 ) -> Draft | None:
-    """Check the arguments of `ingest`; None for a message that has to be read as a provider's, or repaired."""
+    """Return the draft for the arguments of `ingest`, or None if the message must be parsed or repaired first.
+
+    `fields` are the other arguments of the draft.
+    """
     validation.require_role_first(role, *values.values())
     content = values["content"]
     is_list = content is not None and not isinstance(content, str)
-    if not config.strict and (is_list or (role == Role.ASSISTANT and not content)):
+    # An answer of a model may have no text: `read_drafts` stores it even if it has no parts either.
+    is_empty_answer = role == Role.ASSISTANT and not content
+    if not config.strict and (is_list or is_empty_answer):
         return None
     try:
-        return draft("", role=role, **values, **more)
+        return make_draft("", role=role, **values, **fields)
     except ValidationError:
         if config.strict or is_empty_turn(dict(values)):
             raise
@@ -151,28 +160,29 @@ def plain_draft(
 
 
 def read_drafts(
-    draft: DraftOf,
+    make_draft: DraftOf,
     config: ACMSConfig,
     message: Mapping[str, Any],
     field: str,
-    more: Mapping[str, Any] = EMPTY,
+    overrides: Mapping[str, Any] = EMPTY,
     *,
-    listed: bool = False,
+    in_list: bool = False,
 ) -> tuple[list[Draft], tuple[str, ...]]:
-    """Check one message, ours or a provider's, at the public boundary; a provider's may become several of ours.
+    """Return the drafts of one message in the form of ACMS or of a provider, and notes on repairs.
 
-    `more` is added to each of them. Also returns notes on the repairs.
+    A message of a provider may become several drafts. `overrides` are set in each of them.
     """
-    given = [name for name in ("key", "idempotency_key", "id") if message.get(name) is not None]
-    key_name = given[0] if given else "key"
+    key_names = [name for name in ("key", "idempotency_key", "id") if message.get(name) is not None]
+    key_name = key_names[0] if key_names else "key"
     prefix = f"{field}." if field else ""
 
     def make_drafts(turns: Sequence[Turn]) -> list[Draft]:
         drafts: list[Draft] = []
         for turn in turns:
-            if not config.strict and (listed or turn["role"] == Role.ASSISTANT):
+            # A single empty message of a user is an error; in a list it must not block the others.
+            if not config.strict and (in_list or turn["role"] == Role.ASSISTANT):
                 turn = fill_empty_turn(turn)
-            drafts.append(draft(prefix, called=key_name, **{**turn, **more}))
+            drafts.append(make_draft(prefix, key_name=key_name, **{**turn, **overrides}))
         return drafts
 
-    return read_message(message, field, config.media, make_drafts, strict=config.strict, listed=listed)
+    return read_message(message, field, config.media, make_drafts, strict=config.strict, in_list=in_list)

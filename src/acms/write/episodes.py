@@ -1,9 +1,9 @@
 """Episodes: where one ends, and why (rules of seed 004; order of closing from decision 0010).
 
-An episode closes *after* the message that triggers it (tool results all in, a closing phrase, enough turns) and
-*before* a message that comes after a long silence. The end is a field of the message that ends it, so the log needs no
-extra entry; a silence is seen from the next message, so there the field stays empty and the reason is derived.
-A closed episode stays the current one until the next message.
+An episode closes *after* the message that triggers it (the last missing tool result, a closing phrase, the maximum
+number of turns) and *before* a message that comes after a long silence. The reason is a field of the message that ends
+the episode, so the log needs no extra entry. A silence is only known from the next message: then the field stays empty,
+and readers derive the reason. A closed episode stays the current one until the next message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import to_microseconds
-from acms.log.in_force import GONE, Replacements, read_as
+from acms.log.in_force import GONE, Replacements, edit_and_end_lookup
 from acms.log.known import ids_of_answers, ids_of_calls
 from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role
 from acms.nouns import episode_id
@@ -29,14 +29,14 @@ TOOL_RESULT = "tool_result"
 PATTERN = "pattern"
 
 _OPEN_CALLS = 1_024
-"""Unanswered calls that a tail remembers, a hundred kilobytes in each head; older ones count as abandoned."""
+"""Maximum number of unanswered calls in a tail, about a hundred kilobytes; older ones count as abandoned."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: one is made for every message
+@dataclass(slots=True, kw_only=True)  # not frozen, which is slower: one is built for every message
 class Tail:
     """The state of the end of a log that is needed to place the next message; never modified."""
 
-    #: Ordinal of the current episode, 0 before the first message; messages in it.
+    #: Ordinal of the current episode, 0 before the first message, and the number of messages in it.
     episode: int = 0
     turns: int = 0
     #: Microseconds since 1970 of the newest message.
@@ -47,7 +47,7 @@ class Tail:
     pending: str | None = None
     #: Unanswered calls: call id → tool group, oldest first.
     calls: Mapping[str, str] = field(default_factory=dict)
-    #: `Head.tokens` when a compaction was last asked for.
+    #: `Head.tokens` when a compaction was last requested.
     asked: int = 0
 
     def to_json(self) -> dict[str, Json]:
@@ -65,7 +65,7 @@ class Tail:
 
     @classmethod
     def from_json(cls, tail: Mapping[str, Json]) -> Tail:
-        """Read a tail back."""
+        """Return a tail from the JSON that `to_json` returned."""
         return cls(**tail)
 
 
@@ -85,7 +85,7 @@ def _compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 
 class Place(NamedTuple):
-    """Where a message goes: its episode, why it ends it, its tool group; and the tail after it."""
+    """The placement of a message: its episode, why it ends that (or None), its tool group, and the tail after it."""
 
     episode: int
     closes: str | None
@@ -102,31 +102,36 @@ def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group
     calls = ids_of_calls(draft.parts)
     answered = [call_id for call_id in ids_of_answers(draft.parts) if call_id in tail.calls]
     is_gap = now - tail.last > rules.max_time_gap_seconds * 1_000_000
+    # An answer belongs to the episode of its call, however late it comes.
     is_new = tail.episode == 0 or tail.closed is not None or (is_gap and not answered)
     episode = tail.episode + 1 if is_new else tail.episode
     turns = 1 if is_new else tail.turns + 1
 
-    waiting = tail.calls
-    joined: str | None = None
+    open_calls = tail.calls
+    own_group: str | None = None
     if answered:
-        joined = waiting[answered[0]]
-        waiting = {id: owner for id, owner in waiting.items() if id not in answered or owner != joined}
+        own_group = open_calls[answered[0]]
+        open_calls = {
+            id: call_group
+            for id, call_group in open_calls.items()
+            if id not in answered or call_group != own_group
+        }
     if calls:
-        joined = group
-        older = {id: owner for id, owner in waiting.items() if id not in calls}
-        waiting = _newest_calls({**older, **dict.fromkeys(calls, group)})
-    pending = group if calls else _still_pending(tail, draft.role, waiting)
-    closes = None if pending is not None else _closing_reason(draft, turns, rules)
+        own_group = group
+        older_calls = {id: call_group for id, call_group in open_calls.items() if id not in calls}
+        open_calls = _newest_calls({**older_calls, **dict.fromkeys(calls, group)})
+    pending = group if calls else _still_pending(tail, draft.role, open_calls)
+    closes = None if pending is not None else _closing_reason(draft, turns, rules)  # no end amid a tool group
     after = Tail(
         episode=episode,
         turns=turns,
         last=now,
         closed=closes,
         pending=pending,
-        calls=waiting,
+        calls=open_calls,
         asked=tail.asked,
     )
-    return Place(episode, closes, joined, after)
+    return Place(episode, closes, own_group, after)
 
 
 def _closing_reason(draft: Draft, turns: int, rules: EpisodeBoundaryConfig) -> str | None:
@@ -139,27 +144,35 @@ def _closing_reason(draft: Draft, turns: int, rules: EpisodeBoundaryConfig) -> s
     return MAX_TURNS if turns >= rules.max_turns else None
 
 
-def _still_pending(tail: Tail, role: Role | None, waiting: Mapping[str, str]) -> str | None:
-    """Return the group that is still waited for; a stray or late result of another call ends no waiting."""
-    return tail.pending if role is Role.TOOL and tail.pending in waiting.values() else None
+def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str]) -> str | None:
+    """Return the tool group that still waits for answers, or None.
+
+    It stops waiting when a message of another role comes, but not at the late result of a call of another group.
+    """
+    return tail.pending if role is Role.TOOL and tail.pending in open_calls.values() else None
 
 
-def _newest_calls(waiting: Mapping[str, str]) -> dict[str, str]:
-    return dict(list(waiting.items())[-_OPEN_CALLS:])
+def _newest_calls(open_calls: Mapping[str, str]) -> dict[str, str]:
+    return dict(list(open_calls.items())[-_OPEN_CALLS:])
 
 
-def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
+def tail_of(
+    newest: Sequence[Entry], replacing: Sequence[Entry], older_calls: Mapping[str, str] = EMPTY
+) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    `replacing` are the entries, from the first of the newest on, that replace or retract others. `older` maps the ids
-    of calls that were open before the newest entries to their groups; they stay open unless an entry makes calls of the
-    same group.
+    `replacing` are the entries, from the first of the newest on, that replace or retract others. `older_calls` maps the
+    ids of calls that were open before the newest entries to their groups; they stay open unless an entry makes calls of
+    the same group.
     """
-    edit_and_end_of = read_as(Replacements(replacing, searchable=True))
+    edit_and_end_of = edit_and_end_lookup(Replacements(replacing, searchable=True))
     edits = [edit_and_end_of(entry.version)[0] for entry in newest]
     messages = [message for message in (*newest, *edits) if message is not None]
     calling_groups = {message.group for message in messages if ids_of_calls(message.parts)}
-    waiting = {id: _Call(group, _Rank.OWN) for id, group in older.items() if group not in calling_groups}
+    open_calls: dict[str, _Call] = {}
+    for id, group in older_calls.items():
+        if group not in calling_groups:
+            open_calls[id] = _Call(group, _Rank.OWN)
     tail = Tail()
     for entry in newest:
         if entry.kind is Kind.EPISODE:
@@ -169,10 +182,11 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
         edit, ended_by = edit_and_end_of(entry.version)
         message = edit or entry
         if ended_by is None:
-            _track_calls(waiting, message, _Rank.COPIED if entry.sources else _Rank.OWN)
+            # An original message with sources was copied by a merge.
+            _track_calls(open_calls, message, _Rank.COPIED if entry.sources else _Rank.OWN)
         elif ended_by.data.get("reason") != GONE:
-            _track_calls(waiting, message, _Rank.ENDED)
-        calls = {id: call.group for id, call in waiting.items()}
+            _track_calls(open_calls, message, _Rank.ENDED)
+        calls = {id: call.group for id, call in open_calls.items()}
         pending = tail.pending
         if ended_by is None:
             makes_calls = bool(ids_of_calls(message.parts))
@@ -181,7 +195,8 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
-            last=max(tail.last, created_at) if entry.sources else created_at,  # merged entries have any time
+            # Merged entries keep their times, which may be earlier.
+            last=max(tail.last, created_at) if entry.sources else created_at,
             closed=entry.closes,
             pending=pending,
             calls=_newest_calls(calls),
@@ -190,13 +205,11 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
 
 
 class _Rank(IntEnum):
-    """Which call of an id waits for the result: the one of the highest rank, then the newest.
+    """The rank of a call among calls of the same id: a result answers the one of the highest rank, then the newest."""
 
-    The result of a call that was retracted or cleared joins it, and is not shown.
-    """
-
+    #: Retracted or cleared. A result joins the group of such a call, so that it is not shown without it.
     ENDED = 0
-    #: Brought by a merge.
+    #: Copied by a merge.
     COPIED = 1
     OWN = 2
 
@@ -208,34 +221,35 @@ class _Call(NamedTuple):
     rank: _Rank
 
 
-def _track_calls(waiting: dict[str, _Call], message: Entry, rank: _Rank) -> None:
-    """Add the calls of a message to those that wait for results, and remove those that it answers."""
+def _track_calls(open_calls: dict[str, _Call], message: Entry, rank: _Rank) -> None:
+    """Add the calls of a message to the open calls, and remove the calls that it answers."""
     if message.group is None:
         return
     for call_id in ids_of_calls(message.parts):
-        previous = waiting.get(call_id)
+        previous = open_calls.get(call_id)
         if previous is None or rank >= previous.rank:
-            waiting.pop(call_id, None)  # the newest comes last
-            waiting[call_id] = _Call(message.group, rank)
+            open_calls.pop(call_id, None)  # inserted again as the last one: the order is by age
+            open_calls[call_id] = _Call(message.group, rank)
     for call_id in ids_of_answers(message.parts):
-        call = waiting.get(call_id)
+        call = open_calls.get(call_id)
         if call is None or call.group != message.group:
             continue
+        # A retracted result leaves an active call open.
         if rank is not _Rank.ENDED or call.rank is _Rank.ENDED:
-            del waiting[call_id]
+            del open_calls[call_id]
 
 
 def is_mark(entry: Entry) -> bool:
-    """Whether an entry marks an episode as reflected on and sums it up: a summary that replaces nothing.
+    """Whether an entry is a mark: a summary of an episode that was reflected on, which replaces nothing.
 
-    Its ordinal and `covers` outlive its content; a summary written by a compaction replaces entries.
+    The summary of a compaction replaces entries. The episode and `covers` of a mark stay when its content is erased.
     """
     return entry.kind is Kind.SUMMARY and not entry.replaces
 
 
 def build_episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
-    """List the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
-    #: The messages of each episode, and by its index the reason of a manual close.
+    """Return the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
+    #: The messages of each episode, and by its index in that list the reason of a manual close.
     messages: list[list[Entry]] = []
     closed: dict[int, str] = {}
     summaries: dict[int, str] = {}
@@ -247,6 +261,7 @@ def build_episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
         elif entry.kind is Kind.MESSAGE and not entry.replaces:
             if messages and messages[-1][0].episode == entry.episode:
                 messages[-1].append(entry)
+                # The episode went on, so an earlier close did not end it.
                 closed.pop(len(messages) - 1, None)
             else:
                 messages.append([entry])

@@ -62,11 +62,11 @@ from acms.write.episodes import Place, Tail, assign_episode, tail_of
 
 MAX_MERGED = 512
 """Messages that one append may hold when the requests of several callers are merged."""
-UNKNOWN_CALL = "no earlier message makes the tool call that this answers: it is shown as text"
+UNKNOWN_CALL_NOTE = "no earlier message makes the tool call that this answers: it is shown as text"
 NEWEST_MESSAGES = 64
 """Messages that are read at first to find the last episode: most episodes are shorter."""
 POLICY_SECONDS = 5.0
-"""How long a policy is remembered: another process may change it."""
+"""Seconds for which a policy is cached; another process may change it meanwhile."""
 
 
 @dataclass(slots=True)
@@ -76,30 +76,30 @@ class AppendRequest:
     drafts: Sequence[Draft]
     rules: EpisodeBoundaryConfig
     retry: RetryConfig
-    #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
+    #: Whether the drafts are edits and retractions. They are appended as they are, and no episode gets a new message.
     rewrite: bool = False
     #: `Head.rewrites` at which the targets of a rewrite were active.
     rewrites: int | None = None
-    #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
-    decided: int | None = None
+    #: Version at which a rewrite was decided. It must be decided again if a fact was appended since.
+    decided_at: int | None = None
     #: Edits and retractions that are appended as they are, before the drafts.
     before: Sequence[Draft] = ()
     #: Whether edits and retractions may change which calls wait for results, even if none does now.
     regroups: bool = False
-    #: Version at which all of it was decided: at any other one it has to be decided again.
+    #: The only version after which the request may be appended: at any other one it must be decided again.
     at: int | None = None
-    #: Places the drafts itself, after the end of the log, and returns them with the new end.
+    #: Function that places the drafts of a merge itself after the tail, and returns them with the new tail.
     arrange: Callable[[Tail], tuple[Sequence[Draft], Tail]] | None = None
     #: Id of the newest message its writer has seen, None for an empty log.
     seen: Seen = ANY
-    #: Close the current episode for this reason instead of appending drafts.
+    #: Reason for which the current episode is closed; the only draft is the entry of the close.
     close: str | None = None
-    #: How compaction is requested; None if an append requests none.
+    #: How a compaction is requested if the log is too long; None to request none.
     watch: CompactionRequest | None = None
     #: Kind of the reflection that the end of an episode requests; None if it requests none.
     reflect: EpisodeReflection | None = None
-    #: Receives the result if the caller waits in the queue.
-    answer: asyncio.Future[Delivered | None] | None = None
+    #: Gets the result if the caller waits in the queue.
+    future: asyncio.Future[Delivered | None] | None = None
 
 
 class Overtaken(ConflictError):
@@ -115,9 +115,9 @@ class Delivered(NamedTuple):
     start: int
     #: Ordinals of the episodes that a long silence before a message has ended.
     gaps: tuple[int, ...] = ()
-    #: Whether the append asked for a job that a worker must be woken for.
-    asked: bool = False
-    #: Whether it ended an episode that is to be reflected on.
+    #: Whether the append enqueued a job for which a worker must be woken.
+    needs_worker: bool = False
+    #: Whether the append ended an episode that is to be reflected on.
     reflects: bool = False
 
 
@@ -136,7 +136,8 @@ class _Placement:
 
     def count_tokens(self) -> int:
         """Return the tokens of the placed messages."""
-        return sum([one.tokens for drafts in self.drafts for one in drafts if one.kind is Kind.MESSAGE])
+        messages = [draft for drafts in self.drafts for draft in drafts if draft.kind is Kind.MESSAGE]
+        return sum(draft.tokens for draft in messages)
 
 
 class WriteQueue:
@@ -152,29 +153,30 @@ class WriteQueue:
         self._tail = Tail()
         #: Kept, because the event loop alone does not keep a task alive.
         self._task: asyncio.Task[None] | None = None
-        #: True while an append is running: new requests are queued.
+        #: True while an append is running: then new requests are queued.
         self._busy = False
-        #: Tasks that wait for that to end.
-        self._idlers: list[asyncio.Future[None]] = []
-        #: The current policy, and when it is read again.
+        #: Futures of the tasks that wait until the queue is idle.
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        #: The cached policy, and the time at which it is read again.
         self._policy: CompactionPolicy | None = None
         self._policy_until = 0.0
-        #: (rewrites, epoch) of a head, and the inactive tokens of its log, less those of summaries.
-        self._inactive = (-1, -1, 0)
+        #: (rewrites, epoch) of a head, and the tokens that its rewrites saved: those of inactive entries, less those of
+        #: summaries.
+        self._saved_tokens = (-1, -1, 0)
 
     async def post(self, request: AppendRequest) -> Delivered | None:
         """Append a request; return None when there was no open episode to close."""
         if self._busy:
-            request.answer = asyncio.get_running_loop().create_future()
+            request.future = asyncio.get_running_loop().create_future()
             self._waiting.append(request)
-            return await request.answer
+            return await request.future
         # The queue is idle: deliver directly, without a task and a future.
         self._busy = True
         try:
             (delivered,) = await self._append([request])
             return delivered
         except BaseException:
-            self._head = None  # it may or may not have been stored
+            self._head = None  # the append may or may not have been stored: read the head again
             raise
         finally:
             if self._waiting:
@@ -185,17 +187,17 @@ class WriteQueue:
     async def idle(self) -> None:
         """Wait until everything that was posted is delivered."""
         while self._busy:
-            idler = asyncio.get_running_loop().create_future()
-            self._idlers.append(idler)
-            await idler
+            waiter = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(waiter)
+            await waiter
 
     def _end_delivery(self) -> None:
         """Mark the queue as idle, and wake the tasks that wait for that."""
         self._busy = False
-        while self._idlers:
-            idler = self._idlers.pop()
-            if not idler.done():
-                idler.set_result(None)
+        while self._idle_waiters:
+            waiter = self._idle_waiters.pop()
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _deliver(self) -> None:
         """Deliver the waiting requests until none is left."""
@@ -230,9 +232,9 @@ class WriteQueue:
                 _fail_requests([request], error)
 
     def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[Delivered | None]) -> None:
-        for request, one in zip(batch, delivered, strict=True):
-            if request.answer is not None and not request.answer.done():
-                request.answer.set_result(one)
+        for request, result in zip(batch, delivered, strict=True):
+            if request.future is not None and not request.future.done():
+                request.future.set_result(result)
 
     def _take_batch(self) -> list[AppendRequest]:
         """Take the requests that can share one append: plain messages with distinct keys; other requests go alone."""
@@ -241,7 +243,7 @@ class WriteQueue:
         size = 0
         while self._waiting:
             request = self._waiting[0]
-            if request.answer is not None and request.answer.cancelled():
+            if request.future is not None and request.future.cancelled():
                 self._waiting.popleft()
                 continue
             if batch and _goes_alone(request):
@@ -263,8 +265,8 @@ class WriteQueue:
         """
         first = batch[0]
         attempt = conflicts = 0
-        #: The failure of an attempt that may have been stored nevertheless.
-        lost: ACMSError | None = None
+        #: The error of an attempt that may have been stored nevertheless.
+        unknown_error: ACMSError | None = None
         while True:
             try:
                 return await self._append_once(batch)
@@ -273,30 +275,32 @@ class WriteQueue:
                 raise
             except ConflictError:
                 log_event(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
-                known, self._head = self._head, None
+                previous_head, self._head = self._head, None
                 try:
                     head, _ = await self._read_end_of_log()
                 except ACMSError as error:
                     if not error.retryable:
                         raise
-                    continue
+                    continue  # the next attempt reads the head again, and counts the failure
                 _refuse_outdated(first, head)
-                is_same = known is not None and known.version == head.version
-                conflicts = conflicts + 1 if is_same else 0
-                if conflicts > 1:  # no other writer: the store would keep refusing
+                is_same_version = previous_head is not None and previous_head.version == head.version
+                conflicts = conflicts + 1 if is_same_version else 0
+                if conflicts > 1:  # no other writer has appended, so the store would keep refusing
                     raise
             except ACMSError as error:
                 attempt += 1
                 is_unknown = isinstance(error, StorageUnavailableError) and error.unknown
                 if is_unknown:
-                    lost = error
+                    unknown_error = error
                 # The retry is placed after a head that may include this attempt: only keys identify a repeated message.
                 may_repeat = _all_have_keys(batch) or not is_unknown
                 if not error.retryable:
                     raise
                 if attempt >= first.retry.max_attempts or not may_repeat:
-                    if lost is not None:  # this failed retry does not prove that the lost attempt failed
-                        raise lost from error
+                    if (
+                        unknown_error is not None
+                    ):  # an earlier attempt may have been stored: the caller must know
+                        raise unknown_error from error
                     raise
                 self._head = None
                 log_event(
@@ -305,9 +309,10 @@ class WriteQueue:
                 await asyncio.sleep(first.retry.delay(attempt, chance.random()))
 
     async def _check_that_nothing_came_after(self, version: int | None) -> None:
-        """Raise `Overtaken` if another writer has appended since something was decided at a version.
+        """Raise `Overtaken` if another writer has appended after the version at which a request was decided.
 
-        The other writer may have used the same keys, which the store checks before versions.
+        The other writer may have stored the same keys; a store checks keys before versions. None means that the request
+        was decided at no version.
         """
         if version is not None and (await self._read_end_of_log())[0].version != version:
             self._head = None
@@ -340,7 +345,7 @@ class WriteQueue:
         (result,) = await self._storage.append([append])
         if isinstance(result, ACMSError):
             raise result
-        self._loop_state.tell(self.context)
+        self._loop_state.tell(self.context)  # wakes the streams of events of this log
         self._head = result.head
         self._tail = Tail.from_json(result.head.tail) if result.repeated else placement.tail
         return self._divide_receipt(result, placement, jobs)
@@ -362,7 +367,7 @@ class WriteQueue:
             await self._refuse_overtaken(request, head)
             placement.drafts.append(request.drafts)
             retractions = [draft for draft in request.drafts if draft.kind is Kind.RETRACTION]
-            # An edit alone leaves calls and results as they are.
+            # An edit keeps its calls and results; only a retraction can change which calls wait for results.
             if retractions and (request.regroups or tail.calls):
                 placement.tail = await self._rebuild_tail(head, tail, retractions)
         elif request.arrange is not None:
@@ -377,11 +382,14 @@ class WriteQueue:
             self._place_messages(request, placement)
 
     async def _refuse_overtaken(self, request: AppendRequest, head: Head) -> None:
-        """Raise `Overtaken` when a fact was appended after the version at which a rewrite was decided."""
-        if request.decided in (None, head.version):
+        """Raise `Overtaken` if a fact was appended after the version at which a rewrite was decided.
+
+        The rewrite may have to retire that fact too.
+        """
+        if request.decided_at in (None, head.version):
             return
         facts = await self._storage.read(
-            self.context, after=request.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
+            self.context, after=request.decided_at or 0, at=head.version, kinds=(Kind.FACT,), limit=1
         )
         if facts:
             raise Overtaken
@@ -428,28 +436,28 @@ class WriteQueue:
     ) -> list[Delivered | None]:
         """Divide the receipt of an append among the requests it was made of."""
         gaps = () if receipt.repeated else tuple(placement.gaps)
-        asked = bool(jobs) and not receipt.repeated
-        reflects = asked and placement.reflects is not None
+        needs_worker = bool(jobs) and not receipt.repeated
+        reflects = needs_worker and placement.reflects is not None
         is_only_job = len(jobs) == 1
         if reflects and is_only_job and self.context in self._loop_state.reflecting:
-            asked = False  # a running reflection of this process will see the episode: wake no worker
+            needs_worker = False  # a running reflection of this process will read the episode
         delivered: list[Delivered | None] = []
         start = 0
         for drafts in placement.drafts:
-            delivered.append(Delivered(drafts, receipt, start, gaps, asked, reflects))
+            delivered.append(Delivered(drafts, receipt, start, gaps, needs_worker, reflects))
             start += len(drafts)
-            gaps = ()  # reported once
+            gaps = ()  # only the first request reports them
         return delivered
 
     # ── compaction ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _front(self) -> StorageBackend:
-        """The store behind the cache that its sessions share."""
+        """The store with the cache that its sessions share, or the store itself if it has none."""
         return get_shared_state(self._storage).front or self._storage
 
     def forget_policy(self) -> None:
-        """Read the policy again with the next append."""
+        """Forget the cached policy: the next append reads it again."""
         self._policy = None
 
     async def _find_policy(self, watch: CompactionRequest) -> CompactionPolicy:
@@ -470,16 +478,19 @@ class WriteQueue:
         grown = total - placement.tail.asked
         if not is_compaction_due(policy, total, grown):
             return False
-        if self._inactive[:2] != (head.rewrites, head.epoch):
+        if self._saved_tokens[:2] != (head.rewrites, head.epoch):
             replacements = await read.replacements_at(self._front, self.context, head, head.version)
             _, active = await count_active(self._front, self.context, head, head.version, replacements)
-            self._inactive = (head.rewrites, head.epoch, head.tokens - active)
-        return is_compaction_due(policy, total - self._inactive[2], grown)
+            self._saved_tokens = (head.rewrites, head.epoch, head.tokens - active)
+        return is_compaction_due(policy, total - self._saved_tokens[2], grown)
 
     async def _outdates_summary(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
     ) -> bool:
-        """Return whether the placed drafts replace or retract a message behind a summary that stays active."""
+        """Return whether the placed drafts replace or retract a message behind a summary that stays active.
+
+        Then a compaction is requested, which renews the summary.
+        """
         replaced: list[Span] = []
         for drafts in placed:
             for draft in drafts:
@@ -488,7 +499,7 @@ class WriteQueue:
         if not replaced or not policy.enabled:
             return False
         replacements = await read.replacements_at(self._front, self.context, head, head.version)
-        for summary in replacements.shown:
+        for summary in replacements.substitutes:
             if summary.kind is not Kind.SUMMARY:
                 continue
             is_replaced = _spans_overlap([(summary.version, summary.version)], replaced)
@@ -509,26 +520,26 @@ class WriteQueue:
         return head, tail
 
     async def _rebuild_tail(
-        self, head: Head, known: Tail | None = None, drafts: Sequence[Draft] = ()
+        self, head: Head, known_tail: Tail | None = None, drafts: Sequence[Draft] = ()
     ) -> Tail:
         """Return the tail of the log after some drafts, rebuilt from the entries since the start of the last episode.
 
-        It is needed after a restore and in a fork, where the head has no tail, and after edits or retractions. Of a
-        `known` tail only the calls that wait for results are replaced, because the drafts change them.
+        This is needed after a restore and in a fork, where the head has no tail, and after edits or retractions. With a
+        `known_tail`, only its open calls are rebuilt: the drafts may change them, and nothing else in the tail.
         """
         oldest = head.version
         for draft in drafts:
             if any(isinstance(part, ToolCall | ToolResult) for part in draft.parts):
                 oldest = min([oldest, *(first for first, _ in draft.replaces)])
-        entries = await self._read_last_episode(head, oldest, whole=known is None)
+        entries = await self._read_last_episode(head, oldest, whole=known_tail is None)
         after = entries[0].version if entries else head.version
         replacing = await self._storage.read(self.context, after=after, at=head.version, replacing=True)
-        new = simulate_append(drafts, head.version)
-        replacing += [entry for entry in new if entry.replaces]
-        if known is None:
-            return tail_of([*entries, *new], replacing)
-        tail = tail_of([*entries, *new], replacing, known.calls)
-        return replace(known, calls=tail.calls, pending=tail.pending)
+        new_entries = simulate_append(drafts, head.version)
+        replacing += [entry for entry in new_entries if entry.replaces]
+        if known_tail is None:
+            return tail_of([*entries, *new_entries], replacing)
+        tail = tail_of([*entries, *new_entries], replacing, known_tail.calls)
+        return replace(known_tail, calls=tail.calls, pending=tail.pending)
 
     async def _read_last_episode(self, head: Head, oldest: int, *, whole: bool) -> list[Entry]:
         """Read the messages and closes of the last episode, and at least those since a version.
@@ -542,7 +553,8 @@ class WriteQueue:
             )
             if len(entries) < size:
                 return entries
-            episodes = [one.episode for one in entries if one.kind is Kind.MESSAGE and not one.replaces]
+            messages = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
+            episodes = [message.episode for message in messages]
             is_whole = bool(episodes) and episodes[0] != episodes[-1]
             is_enough = not whole and len(episodes) >= enough
             if (is_whole or is_enough) and entries[0].version <= oldest:
@@ -554,7 +566,8 @@ class WriteQueue:
         size = max(16, 2 * tail.turns)  # edits between the messages are read too
         while True:
             entries = await self._storage.read(self.context, kinds=(Kind.MESSAGE,), newest=size)
-            versions = [one.version for one in entries if one.episode == tail.episode and not one.replaces]
+            originals = [entry for entry in entries if not entry.replaces]
+            versions = [entry.version for entry in originals if entry.episode == tail.episode]
             if len(versions) >= tail.turns or len(entries) < size:
                 return replace(draft, covers=(versions[0], versions[-1]), episode=tail.episode)
             size *= 2
@@ -572,7 +585,10 @@ def _all_have_keys(batch: Sequence[AppendRequest]) -> bool:
 
 
 def _refuse_outdated(request: AppendRequest, head: Head) -> None:
-    """Raise an error when something was rewritten, or a message appended, since a request was decided."""
+    """Raise an error if the conditions of a request no longer hold after a conflict.
+
+    `Overtaken` after a rewrite: the caller decides again. `PreconditionError` after a new message.
+    """
     if request.rewrites not in (None, head.rewrites):
         raise Overtaken from None
     if request.seen not in (ANY, head.last_message):
@@ -582,8 +598,8 @@ def _refuse_outdated(request: AppendRequest, head: Head) -> None:
         ) from None
 
 
-def _spans_overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
-    return any(first <= end and start <= last for first, last in some for start, end in others)
+def _spans_overlap(spans: Sequence[Span], others: Sequence[Span]) -> bool:
+    return any(first <= end and start <= last for first, last in spans for start, end in others)
 
 
 def _apply_placement(draft: Draft, place: Place) -> None:
@@ -591,7 +607,7 @@ def _apply_placement(draft: Draft, place: Place) -> None:
 
     It is not shared yet, and copying its 24 fields would cost more.
     """
-    # The episode always changes. The other two are nearly always None already, and a set costs more than a comparison.
+    # The episode always changes. The other two are nearly always None already, and setting costs more than comparing.
     object.__setattr__(draft, "episode", place.episode)
     if draft.closes is not place.closes:
         object.__setattr__(draft, "closes", place.closes)
@@ -601,8 +617,8 @@ def _apply_placement(draft: Draft, place: Place) -> None:
 
 def _fail_requests(batch: Sequence[AppendRequest], error: BaseException) -> None:
     for request in batch:
-        if request.answer is not None and not request.answer.done():
-            request.answer.set_exception(error)
+        if request.future is not None and not request.future.done():
+            request.future.set_exception(error)
 
 
 def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> WriteQueue:
@@ -617,13 +633,13 @@ def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> Writ
 def receipts_of(
     context: str, delivered: Delivered, embedded: Embedded, repeated: Sequence[Entry] = ()
 ) -> list[MessageReceipt]:
-    """Return the receipt of each delivered message; `repeated` are the stored ones if it was a repetition."""
+    """Return the receipt of each delivered message; `repeated` are the stored entries if the append was repeated."""
     receipt, start = delivered.receipt, delivered.start
     messages: Sequence[Draft] = repeated or delivered.drafts
     receipts: list[MessageReceipt] = []
     for offset, draft in enumerate(messages, start):
         position = receipt.positions[offset]
-        assert position is not None  # only facts and the like have none
+        assert position is not None  # every message has one
         version = draft.version if isinstance(draft, Entry) else receipt.versions[0] + offset
         receipts.append(
             MessageReceipt(
@@ -647,7 +663,7 @@ def placement_notes(message: Draft | Entry) -> tuple[str, ...]:
     """Return a note if a message answers a tool call that the log does not have."""
     if message.group or not any(isinstance(part, ToolResult) for part in message.parts):
         return ()
-    return (UNKNOWN_CALL,)
+    return (UNKNOWN_CALL_NOTE,)
 
 
 class Writer:
@@ -655,7 +671,7 @@ class Writer:
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
-        #: Kept alive, because they remember the end of the log.
+        #: The queue of each event loop, kept here so that it is not collected with its cached end of the log.
         self._queues: PerLoop[WriteQueue] = PerLoop()
 
     def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
@@ -678,7 +694,7 @@ class Writer:
             self._queues.pop()
 
     def note(self, context: str, delivered: Delivered) -> bool:
-        """Hand new entries to the index; return whether `index` has to be called for the rest."""
+        """Pass new entries to the index; return whether `index` must be called to flush it or to embed messages."""
         shared, receipt = self._shared, delivered.receipt
         if receipt.repeated:
             return False
@@ -688,7 +704,7 @@ class Writer:
         return indexes.is_flush_due or shared.embedding is not None
 
     async def index(self, context: str, delivered: Delivered) -> Embedded:
-        """Pass new entries to the index and new messages to the embedder, without waiting for either."""
+        """Flush the index if that is due, and pass new messages to the embedder without waiting for it."""
         shared, receipt = self._shared, delivered.receipt
         if shared.indexes.is_flush_due:
             await shared.indexes.flush(everything=False)
@@ -702,7 +718,10 @@ class Writer:
     async def rewrite(
         self, context: str, drafts: Sequence[Draft], head: Head, *, regroups: bool = False
     ) -> Delivered | None:
-        """Append an edit or retraction with its effects on facts; None after a concurrent rewrite: decide again."""
+        """Append an edit or retraction with its effects on facts.
+
+        Return None after a concurrent rewrite: the caller must decide again.
+        """
         shared = self._shared
         request = AppendRequest(
             drafts,
@@ -711,14 +730,14 @@ class Writer:
             rewrite=True,
             regroups=regroups,
             rewrites=head.rewrites,
-            decided=head.version,
+            decided_at=head.version,
             watch=shared.watch,
         )
         try:
             delivered = await self.post(context, request)
         except Overtaken:
             return None
-        if delivered is not None and delivered.asked:
+        if delivered is not None and delivered.needs_worker:
             shared.start_worker()
         if delivered is not None and self.note(context, delivered):
             await self.index(context, delivered)

@@ -1,4 +1,4 @@
-"""Retirement: which facts are retired when the messages they were made from are rewritten.
+"""Retirement: which facts are retired when the messages they were made from are edited or retracted.
 
 A retraction or edit of a message retires the facts that were made from it, in the same commit. The facts in the profile
 of the namespace follow in a separate commit; repeating the operation completes one that was interrupted.
@@ -27,17 +27,17 @@ class Rewrite:
 
     drafts: tuple[Draft, ...]
     #: Ids of the messages that are retracted or replaced.
-    gone: frozenset[str]
-    #: Id of the rewrite that is taken back.
-    undone: str | None = None
-    #: Whether a fact goes only when all that it was made from goes.
-    whole: bool = False
+    removed_ids: frozenset[str]
+    #: Id of the earlier rewrite that this one undoes.
+    undone_id: str | None = None
+    #: Whether a fact is retired only if all its sources are removed.
+    require_all_sources: bool = False
 
 
 def draft_retraction(
     spans: Iterable[Span], sources: Iterable[str], reason: str, by: str | None = None
 ) -> Draft:
-    """Return the retraction of some spans; `by` is the id of the entry in another log that caused it."""
+    """Draft the retraction of some spans; `by` is the id of the entry in another log that caused it."""
     return Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
@@ -55,23 +55,25 @@ async def plan_rewrite(
     replacements: Replacements,
     *,
     version: int,
-    gone: Iterable[Entry] = (),
+    removed: Iterable[Entry] = (),
     undone: Entry | None = None,
 ) -> Rewrite:
     """Return the effects on facts of a draft that replaces or retracts entries, decided at a version.
 
-    Facts that were made from the messages `gone` are retired in an entry of their own after the draft. The rewrite
-    `undone` is undone together with the retirements it caused. `ConflictError` when a fact would become active again
-    at an address of cardinality one that another one fills. `replacements` are those for searching: summarized messages
-    are retired and restored with their facts as if no summary had replaced them.
+    Facts that were made from the `removed` messages are retired in an entry of their own after the draft. The rewrite
+    `undone` is undone together with the retirements it caused. `ConflictError` if a fact would be restored at an
+    address of cardinality one that another fact fills. `replacements` are those for searching: summarized messages are
+    retired and restored with their facts as if no summary had replaced them.
     """
     if undone is not None:
-        revocations = [one for one in replacements.batch(undone) if _is_revocation(one)]
-        active = [one for one in revocations if replacements.replaced_by(one.version) is None]
-        draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(active)))
-    ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
-    drafts = await with_facts(storage, context, [draft], replacements, version, ids)
-    return Rewrite(drafts, ids, undone.id if undone is not None else None)
+        active_revocations: list[Entry] = []
+        for entry in replacements.replacing_in_append(undone):
+            if _is_revocation(entry) and replacements.replaced_by(entry.version) is None:
+                active_revocations.append(entry)
+        draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(active_revocations)))
+    removed_ids = frozenset(entry.id for entry in removed if entry.kind is Kind.MESSAGE)
+    drafts = await with_facts(storage, context, [draft], replacements, version, removed_ids)
+    return Rewrite(drafts, removed_ids, undone.id if undone is not None else None)
 
 
 async def with_facts(
@@ -80,23 +82,24 @@ async def with_facts(
     drafts: Sequence[Draft],
     replacements: Replacements,
     version: int,
-    gone: frozenset[str],
+    removed_ids: frozenset[str],
 ) -> tuple[Draft, ...]:
-    """Return edits and retractions, followed by the retirement of the facts made from the messages that go."""
+    """Return edits and retractions, followed by the retirement of the facts made from the removed messages."""
     facts = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not facts:
         return tuple(drafts)
-    cited = set(gone)
-    for entry in await storage.get(sorted(gone)):
-        if entry is not None and not entry.replaces:  # facts of a log may cite the original of a copy
-            cited.update(entry.sources)
+    cited_ids = set(removed_ids)
+    for entry in await storage.get(sorted(removed_ids)):
+        # A message that a merge copied has its original as a source, and facts of this log may cite the original.
+        if entry is not None and not entry.replaces:
+            cited_ids.update(entry.sources)
     after = _replacements_after(replacements, drafts, version)
-    revoked = rules.find_revoked_facts(facts, after, frozenset(cited))
+    revoked = rules.find_revoked_facts(facts, after, frozenset(cited_ids))
     if revoked:
-        drafts = (*drafts, _draft_revocation(revoked, gone))
-    clash = rules.find_collision(facts, replacements, _replacements_after(replacements, drafts, version))
-    if clash is not None:
-        raise _collision_error(*clash)
+        drafts = (*drafts, _draft_revocation(revoked, removed_ids))
+    collision = rules.find_collision(facts, replacements, _replacements_after(replacements, drafts, version))
+    if collision is not None:
+        raise _collision_error(*collision)
     return tuple(drafts)
 
 
@@ -106,7 +109,7 @@ def _replacements_after(replacements: Replacements, drafts: Sequence[Draft], ver
 
 
 def _is_revocation(entry: Entry) -> bool:
-    """Whether an entry appended after a rewrite retires the facts affected by that rewrite."""
+    """Whether an entry is a revocation: the retirement of facts whose messages a rewrite removed."""
     return entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
 
 
@@ -118,8 +121,8 @@ def _collision_error(fact: Entry, other: Entry) -> ConflictError:
     )
 
 
-def _draft_revocation(revoked: Iterable[Entry], gone: Iterable[str], by: str | None = None) -> Draft:
-    return draft_retraction(rules.single_spans(revoked), sorted(gone), REVOKED, by)
+def _draft_revocation(revoked: Iterable[Entry], removed_ids: Iterable[str], by: str | None = None) -> Draft:
+    return draft_retraction(rules.single_spans(revoked), sorted(removed_ids), REVOKED, by)
 
 
 async def propagate_to_profile(
@@ -129,7 +132,7 @@ async def propagate_to_profile(
 
     Retires the profile's facts made from removed messages, and restores those that an undone rewrite had retired.
     """
-    if not rewrite.gone and rewrite.undone is None:
+    if not rewrite.removed_ids and rewrite.undone_id is None:
         return
     profile = await find_profile(storage, namespace)
     while profile is not None:
@@ -161,19 +164,20 @@ async def forget_in_profile(
     profile = await find_profile(storage, namespace)
     if profile is None or profile.id == context:
         return
-    gone: set[str] = set()
+    removed_ids: set[str] = set()
     for fact in await storage.read(profile.id, kinds=(Kind.FACT,)):
         if _comes_only_from(fact, context, upto):
-            gone.update(fact.sources)
-    await propagate_to_profile(storage, namespace, Rewrite((), frozenset(gone), whole=True), rewrite_id)
+            removed_ids.update(fact.sources)
+    rewrite = Rewrite((), frozenset(removed_ids), require_all_sources=True)
+    await propagate_to_profile(storage, namespace, rewrite, rewrite_id)
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
     """Hide a session's messages and the facts learned from it from its namespace, or share them again."""
-    await follow_private(storage, await policy.set_private(storage, context, private))
+    await apply_private_setting(storage, await policy.set_private(storage, context, private))
 
 
-async def follow_private(storage: StorageBackend, context: Context) -> None:
+async def apply_private_setting(storage: StorageBackend, context: Context) -> None:
     """Retire the facts of the namespace's profile that were made from a session alone, if the session is private.
 
     Facts stated without a source belong to no session and stay active. Sharing a session again restores nothing.
@@ -195,17 +199,21 @@ async def _with_private_revocations(
     # A retirement may in turn restore facts that the retired ones had superseded: repeat until none is added.
     while True:
         after = _replacements_after(before, drafts, version)
-        gone: set[str] = set()
+        removed_ids: set[str] = set()
         for fact in facts:
             is_restored = (
                 before.replaced_by(fact.version) is not None and after.replaced_by(fact.version) is None
             )
             if fact.sources and is_restored and await _is_private(storage, fact):
-                gone.update(fact.sources)
-        revoked = rules.find_revoked_facts(facts, after, frozenset(gone), whole=True) if gone else ()
+                removed_ids.update(fact.sources)
+        revoked = (
+            rules.find_revoked_facts(facts, after, frozenset(removed_ids), require_all_sources=True)
+            if removed_ids
+            else ()
+        )
         if not revoked:
             return drafts
-        drafts = (*drafts, _draft_revocation(revoked, gone, policy.PRIVATE))
+        drafts = (*drafts, _draft_revocation(revoked, removed_ids, policy.PRIVATE))
 
 
 async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
@@ -222,7 +230,7 @@ async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
 
 
 def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
-    """Whether all that a fact was made from is of one context, up to a version."""
+    """Whether all sources of a fact are entries of one context, up to a version."""
     for origin in map(parse_entry_id, fact.sources):
         if origin is None or origin[0] != context or origin[1] > upto:
             return False
@@ -232,16 +240,16 @@ def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
 def _profile_drafts(
     facts: Sequence[Entry], replacements: Replacements, rewrite: Rewrite, rewrite_id: str, version: int
 ) -> tuple[Draft, ...]:
-    """Return the drafts that apply a session's rewrite to the profile, whose last version is given.
+    """Return the drafts that apply a session's rewrite to the profile, whose last version is `version`.
 
     Facts made from removed messages are retired. If the rewrite undoes an earlier one, the retirements that the earlier
     one caused are undone, unless a restored fact would come back to an address that a later fact fills.
     """
     retirements: list[Entry] = []
-    if rewrite.undone is not None:
+    if rewrite.undone_id is not None:
         for entry in replacements.replacing:
             is_active = replacements.replaced_by(entry.version) is None
-            if is_active and entry.data.get("by") == rewrite.undone:
+            if is_active and entry.data.get("by") == rewrite.undone_id:
                 retirements.append(entry)
     if retirements:
         undo = draft_retraction(rules.single_spans(retirements), [entry.id for entry in retirements], UNDO)
@@ -263,8 +271,10 @@ def _with_revocation(
 ) -> tuple[Draft, ...]:
     """Return drafts, followed by the retirement of the facts whose messages a rewrite removes, if there are any."""
     after = _replacements_after(replacements, drafts, version)
-    revoked = rules.find_revoked_facts(facts, after, rewrite.gone, whole=rewrite.whole)
-    return (*drafts, _draft_revocation(revoked, rewrite.gone, rewrite_id)) if revoked else drafts
+    revoked = rules.find_revoked_facts(
+        facts, after, rewrite.removed_ids, require_all_sources=rewrite.require_all_sources
+    )
+    return (*drafts, _draft_revocation(revoked, rewrite.removed_ids, rewrite_id)) if revoked else drafts
 
 
 def spans_with_predecessors(
@@ -274,5 +284,5 @@ def spans_with_predecessors(
     history = rules.FactHistory(facts, replacements)
     retracted: list[Entry] = []
     for target in targets:
-        retracted += [target, *history.chain(target)]
+        retracted += [target, *history.find_predecessors(target)]
     return rules.single_spans(retracted)

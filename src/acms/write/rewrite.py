@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
-from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_record
+from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_merge_record
 from acms.log.read import SHOWN, replacements_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
@@ -23,8 +23,8 @@ from acms.text.markers import detect_markers
 from acms.write import retirement
 from acms.write.queue import Writer
 
-DETECTED = (Origin.USER, Origin.ASSISTANT)
-"""Origins of the messages that are searched for markers."""
+MARKED_ORIGINS = (Origin.USER, Origin.ASSISTANT)
+"""Origins of the messages in whose text markers are detected."""
 
 
 async def retract_by_id(
@@ -34,12 +34,12 @@ async def retract_by_id(
     reason = validation.validate_name(reason, "reason")
     while True:
         context, target, replacements, head = await _find_target(shared, id)
-        if is_record(target):
+        if is_merge_record(target):
             return await undo_merge(shared, writer, context, target)
         edit = replacements.edit_of(target)
         spans, targets = await _find_group(shared.storage, context, target, edit, alone=alone)
         retraction = replacements.replaced_by(target.version)
-        if retraction is not None and edit is None:  # it was retracted before
+        if retraction is not None and edit is None:  # the entry was retracted before
             await _repeat_profile_update(shared, replacements, target, targets, retraction)
             return retraction
         if target.kind is Kind.FACT:
@@ -48,7 +48,7 @@ async def retract_by_id(
             spans = retirement.spans_with_predecessors([target], facts, reading_replacements)
         draft = retirement.draft_retraction(spans, (target.id,), reason)
         undone = target if edit is None else None
-        receipt = await _append_rewrite(shared, writer, context, draft, head, gone=targets, undone=undone)
+        receipt = await _append_rewrite(shared, writer, context, draft, head, removed=targets, undone=undone)
         if receipt is not None:
             return receipt.versions[0]
 
@@ -62,7 +62,7 @@ async def _find_group(
     if is_grouped and not alone and not target.replaces:
         members = await storage.read(context, kinds=(Kind.MESSAGE,))
     spans = group_spans(target, members)
-    if edit is not None and edit.group != target.group:  # it called or answered nothing before it was edited
+    if edit is not None and edit.group != target.group:  # the edit moved the message to another tool group
         spans += group_spans(edit, members)
     targets = [entry for entry in members if (entry.version, entry.version) in spans]
     if edit is not None:
@@ -72,13 +72,20 @@ async def _find_group(
 
 
 async def _repeat_profile_update(
-    shared: SharedSession, replacements: Replacements, target: Entry, targets: Sequence[Entry], by: int
+    shared: SharedSession,
+    replacements: Replacements,
+    target: Entry,
+    targets: Sequence[Entry],
+    retraction_version: int,
 ) -> None:
     """Repeat the profile update of a retraction: the first attempt may have been interrupted after its commit."""
-    retraction = next(entry for entry in replacements.replacing if entry.version == by)
-    edits = [one for one in replacements.replacing if (one.version, one.version) in retraction.replaces]
-    gone = frozenset(entry.id for entry in (*targets, *edits) if entry.kind is Kind.MESSAGE)
-    rewrite = retirement.Rewrite((), gone, target.id)
+    retraction = next(entry for entry in replacements.replacing if entry.version == retraction_version)
+    edits: list[Entry] = []
+    for entry in replacements.replacing:
+        if (entry.version, entry.version) in retraction.replaces:
+            edits.append(entry)
+    removed_ids = frozenset(entry.id for entry in (*targets, *edits) if entry.kind is Kind.MESSAGE)
+    rewrite = retirement.Rewrite((), removed_ids, target.id)
     await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, retraction.id)
 
 
@@ -97,16 +104,16 @@ async def withdraw_entries(
         head = await shared.storage.head(context)
         replacements = await replacements_at(shared.storage, context, head, head.version, searchable=True)
         affected = await _collect_affected(shared.storage, context, replacements, entries)
-        if not affected:
+        if not affected:  # all were retracted before: this returns the version of that retraction
             return await retract_by_id(shared, writer, entries[0].id, reason=reason, alone=True)
         spans: set[Span] = set()
         for entry in affected:
             spans.add((entry.version, entry.version))
             if entry.kind is Kind.MESSAGE:
                 spans.update(entry.replaces)
-        sources = [one.id for one in affected if one.kind is Kind.SUMMARY or not one.replaces]
+        sources = [entry.id for entry in affected if entry.kind is Kind.SUMMARY or not entry.replaces]
         draft = retirement.draft_retraction(sorted(spans), sources, reason)
-        receipt = await _append_rewrite(shared, writer, context, draft, head, gone=affected)
+        receipt = await _append_rewrite(shared, writer, context, draft, head, removed=affected)
         if receipt is not None:
             return receipt.versions[0]
 
@@ -114,15 +121,15 @@ async def withdraw_entries(
 async def _collect_affected(
     storage: StorageBackend, context: str, replacements: Replacements, entries: Sequence[Entry]
 ) -> list[Entry]:
-    """Return the active entries to retract with some entries: these, their edits, and the messages behind summaries."""
+    """Return the active entries to retract: the given ones, their edits, and the messages behind summaries."""
     affected: dict[int, Entry] = {}
     waiting = list(entries)
     while waiting:
         entry = waiting.pop()
         if entry.kind is Kind.MESSAGE and entry.replaces:
-            original = anchor_version(entry)
-            waiting += await storage.read(context, at=original, after=original - 1)
-            continue
+            original_version = anchor_version(entry)
+            waiting += await storage.read(context, at=original_version, after=original_version - 1)
+            continue  # the original leads to the edit that is active
         current = replacements.edit_of(entry) or entry
         replacement = replacements.replaced_by(current.version)
         is_inactive = replacement is not None and replacement not in affected
@@ -144,14 +151,16 @@ async def append_undo(
     head: Head,
     *,
     spans: tuple[Span, ...] = (),
-    gone: Sequence[Entry] = (),
+    removed: Sequence[Entry] = (),
 ) -> Receipt | None:
-    """Append the retraction of a rewrite; None when another write came first, and the caller must decide again.
+    """Append the retraction of a rewrite; None if another write came first, and the caller must decide again.
 
-    For a rewrite of several entries, such as a merge, `spans` are their versions and `gone` the entries themselves.
+    For a rewrite of several entries, such as a merge, `spans` are their versions and `removed` the entries.
     """
     draft = retirement.draft_retraction(spans or ((entry.version, entry.version),), (entry.id,), UNDO)
-    return await _append_rewrite(shared, writer, context, draft, head, gone=gone or [entry], undone=entry)
+    return await _append_rewrite(
+        shared, writer, context, draft, head, removed=removed or [entry], undone=entry
+    )
 
 
 async def undo_merge(shared: SharedSession, writer: Writer, context: str, record: Entry) -> int:
@@ -169,12 +178,13 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
             raise superseded_error(last, replacement)
         for version in range(first, last):
             later = by_version.get(replacements.replaced_by(version) or 0)
+            # A merged entry may have been retracted since, but not edited or superseded: that would be lost.
             if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
                 raise superseded_error(version, later.version)
         merged = await storage.read(context, after=first - 1, at=last)
         await refuse_expired(storage, context, merged, replacements)
         receipt = await append_undo(
-            shared, writer, context, record, head, spans=((first, last),), gone=merged
+            shared, writer, context, record, head, spans=((first, last),), removed=merged
         )
         if receipt is not None:
             return receipt.versions[0]
@@ -190,24 +200,28 @@ def superseded_error(version: int, by: int) -> ConflictError:
 async def refuse_expired(
     storage: StorageBackend, context: str, entries: Sequence[Entry], replacements: Replacements
 ) -> None:
-    """Raise `ExpiredError` when an entry that some entries replaced or retracted has lost its content."""
+    """Raise `ExpiredError` if undoing some entries would restore an entry whose content has expired."""
     for entry in entries:
         for first, last in entry.replaces:
-            for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
-                if old.state is State.EXPIRED and replacements.replaced_by(old.version) == entry.version:
+            for replaced in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
+                is_restored = replacements.replaced_by(replaced.version) == entry.version
+                if replaced.state is State.EXPIRED and is_restored:
                     raise ExpiredError(
-                        f"retention has deleted the content of v{old.version}, it cannot come back"
+                        f"retention has deleted the content of v{replaced.version}, it cannot come back"
                     )
 
 
-async def is_undone_by(shared: SharedSession, entry: Entry, by: Entry) -> bool:
-    """Whether one entry undoes another; if so, complete the profile update that may have been interrupted after it."""
-    if by.kind is not Kind.RETRACTION or by.data.get("reason") != UNDO or by.sources != (entry.id,):
+async def is_undone_by(shared: SharedSession, entry: Entry, later: Entry) -> bool:
+    """Whether a later entry undoes an entry; if so, repeat the profile update of the undo.
+
+    The update may have been interrupted after the undo was stored.
+    """
+    is_undo = later.kind is Kind.RETRACTION and later.data.get("reason") == UNDO
+    if not is_undo or later.sources != (entry.id,):
         return False
-    gone = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
-    await retirement.propagate_to_profile(
-        shared.storage, shared.namespace, retirement.Rewrite((), gone, entry.id), by.id
-    )
+    removed_ids = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
+    rewrite = retirement.Rewrite((), removed_ids, entry.id)
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, later.id)
     return True
 
 
@@ -218,19 +232,19 @@ async def _append_rewrite(
     draft: Draft,
     head: Head,
     *,
-    gone: Sequence[Entry],
+    removed: Sequence[Entry],
     undone: Entry | None = None,
 ) -> Receipt | None:
     """Append a rewrite with its effects on facts; None after a concurrent write: the caller decides again.
 
-    `gone` are the messages that are retracted or replaced, `undone` is the rewrite that is undone. Then the profile and
-    the followers of the log are told.
+    `removed` are the messages that are retracted or replaced, `undone` is the rewrite that is undone. Afterwards the
+    profile is updated, and the rewrite is reported as an event.
     """
     replacements = await replacements_at(shared.storage, context, head, head.version, searchable=True)
     rewrite = await retirement.plan_rewrite(
-        shared.storage, context, draft, replacements, version=head.version, gone=gone, undone=undone
+        shared.storage, context, draft, replacements, version=head.version, removed=removed, undone=undone
     )
-    regroups = any(entry.group is not None or entry.replaces for entry in gone)
+    regroups = any(entry.group is not None or entry.replaces for entry in removed)
     delivered = await writer.rewrite(context, rewrite.drafts, head, regroups=regroups)
     if delivered is None:
         return None
@@ -270,8 +284,8 @@ async def replace_message(
         target = replacements.edit_of(original) or original
         _check_replaceable(id, target, replacements, expected)
         draft = _draft_edit(shared, target, content)
-        gone = [original, *replacements.edits(original)]
-        receipt = await _append_rewrite(shared, writer, context, draft, head, gone=gone)
+        removed = [original, *replacements.edits_of(original)]
+        receipt = await _append_rewrite(shared, writer, context, draft, head, removed=removed)
         if receipt is not None:
             return receipt.ids[0]
 
@@ -283,9 +297,9 @@ def _check_replaceable(id: str, target: Entry, replacements: Replacements, expec
     advice = "store the corrected text as a new message"
     if target.state is not State.LIVE:
         raise GoneError(f"the content of {id} is gone", options=(advice,))
-    by = replacements.replaced_by(target.version)
-    if by is not None:
-        raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", advice))
+    replacement = replacements.replaced_by(target.version)
+    if replacement is not None:
+        raise GoneError(f"{id} is out of force", options=(f"undo version {replacement} first", advice))
     digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
     if expected is not None and expected != digest:
         raise PreconditionError(
@@ -294,17 +308,17 @@ def _check_replaceable(id: str, target: Entry, replacements: Replacements, expec
 
 
 def _draft_edit(shared: SharedSession, target: Entry, content: str) -> Draft:
-    """Return the edit of a message with another text."""
+    """Draft the edit of a message with another text."""
     config = shared.config
     parts, text = _edit_parts(target, content)
     if config.privacy.redact_before_persist:
-        from acms.privacy.redact_entry import redact_message  # the rules come with it
+        from acms.privacy.redact_entry import redact_message  # imports the redaction rules
 
         mode = stored_mode(config.privacy.mode, target.privacy)
         text, parts, _ = redact_message(text, parts, mode)
     markers = () if target.detected else target.markers
     detected: tuple[str, ...] = ()
-    if not markers and config.auto_detect_markers and target.origin in DETECTED:
+    if not markers and config.auto_detect_markers and target.origin in MARKED_ORIGINS:
         detected = detect_markers(text, shared.patterns)
     return Draft(
         content=text,
@@ -326,9 +340,10 @@ def _draft_edit(shared: SharedSession, target: Entry, content: str) -> Draft:
 
 
 async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Replacements, Head]:
-    """Return the context, the entry of an id, the cover and the head.
+    """Return the context, the entry with an id, the replacements and the head.
 
-    They are those for searching, in which summaries hide no message: these can be edited and retracted too.
+    The replacements are those for searching, in which summaries hide no message: summarized messages can be edited and
+    retracted too.
     """
     context = await shared.find()
     target = await shared.entry(context, None, id)
@@ -339,7 +354,7 @@ async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Repl
 
 
 def _edit_parts(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
-    """Return the parts and text of an edit: the first text or the only result changes, calls and media stay."""
+    """Return the parts and the text of an edit: `content` replaces all texts, or the result; calls and media stay."""
     assert target.role is not None
     if not target.parts:
         return validation.build_message_parts(target.role, content, None, None, None)

@@ -30,19 +30,19 @@ from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer, placem
 T = TypeVar("T")
 
 
-class Done(NamedTuple):
-    """The result of a sync."""
+class SyncOutcome(NamedTuple):
+    """The result of a sync, and what it appended."""
 
     result: Synced
     context: str = ""
-    #: None when nothing had to be stored.
+    #: None if nothing had to be stored.
     delivered: Delivered | None = None
-    #: How many of its drafts are edits and retractions; they come first.
+    #: Number of its drafts that are edits and retractions, which come first.
     rewrites: int = 0
 
 
 class Sync:
-    """One list handed over to one session."""
+    """Makes the log of one session hold one list of messages."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class Sync:
         #: Notes on repairs, in words.
         self._notes: dict[str, None] = {}
         self._items: list[Item] = []
-        #: Texts of the log that messages were compared with, by the id of the entry; None for one that is to be read.
+        #: By entry id: texts of the log that messages are compared with. None for a text that has to be read first.
         self._texts: dict[str, str | None] = {}
 
-    async def run(self) -> Done:
-        """Read the list, decide, and append; start again after a concurrent write."""
+    async def run(self) -> SyncOutcome:
+        """Parse the list, align it with the log, and append the changes; align again after a concurrent write."""
         shared = self._shared
         if not shared.config.strict:
-            self._messages, renamed = rename_repeated_calls(self._messages)
-            self._add_notes(*renamed)
+            self._messages, rename_notes = rename_repeated_calls(self._messages)
+            self._add_notes(*rename_notes)
         by_message = self._parse_items()
         ignored = tuple(index for index, items in enumerate(by_message) if not items)
         items = [item for items in by_message for item in items]
@@ -95,7 +95,7 @@ class Sync:
                 notes=tuple(self._notes),
             )
             if not (alignment.appended or alignment.replaced or alignment.retracted):
-                return Done(result)
+                return SyncOutcome(result)
             try:
                 return await self._append(rows, alignment, groups, head, result)
             except Overtaken:
@@ -105,7 +105,10 @@ class Sync:
         self._notes.update(dict.fromkeys(notes))
 
     async def _align(self, rows: Sequence[Row]) -> Alignment:
-        """Align the list with a log; texts of the log are read only where one may have been cut short."""
+        """Align the list with a log; texts of the log are read only for messages that may have been cut short.
+
+        The first alignment notes the texts that it needs; the next one has them.
+        """
         while True:
             alignment = align_messages(
                 self._items,
@@ -129,10 +132,10 @@ class Sync:
         groups: Mapping[int, str | None],
         head: Head | None,
         result: Synced,
-    ) -> Done:
+    ) -> SyncOutcome:
         """Append the changes of an alignment in one commit: edits and a retraction first, then the new messages."""
         shared = self._shared
-        new = [self._draft_for_storage(self._items[item]) for item in alignment.appended]
+        new_drafts = [self._draft_for_storage(self._items[item]) for item in alignment.appended]
         edits = await self._draft_edits(rows, alignment, groups)
         rewritten = [rows[row] for _, row in alignment.replaced]
         if alignment.retracted:
@@ -141,16 +144,17 @@ class Sync:
             rewritten += retracted
         context = await shared.ensure()
         version = 0 if head is None else head.version
-        gone = frozenset([row.id for row in rewritten] + [row.first for row in rewritten])
-        before: Sequence[Draft] = edits
+        removed_ids = frozenset([row.id for row in rewritten] + [row.original_id for row in rewritten])
+        rewrite_drafts: Sequence[Draft] = edits
         if edits:
-            replacements = shared.known.replacements
-            before = await retirement.with_facts(shared.storage, context, edits, replacements, version, gone)
+            rewrite_drafts = await retirement.with_facts(
+                shared.storage, context, edits, shared.known.replacements, version, removed_ids
+            )
         request = AppendRequest(
-            new,
+            new_drafts,
             shared.config.episodes,
             shared.config.retry,
-            before=before,
+            before=rewrite_drafts,
             regroups=changes_groups(self._items, rows, alignment),
             at=version,
             rewrites=None if head is None else head.rewrites,
@@ -161,26 +165,26 @@ class Sync:
         assert delivered is not None
         receipt = delivered.receipt
         ids = receipt.ids[delivered.start :]
-        for draft in delivered.drafts[len(before) :]:
+        for draft in delivered.drafts[len(rewrite_drafts) :]:
             self._add_notes(*placement_notes(draft))
         if edits:
-            rewrite = retirement.Rewrite(tuple(before), gone)
+            rewrite = retirement.Rewrite(tuple(rewrite_drafts), removed_ids)
             await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, ids[0])
             for draft in edits:
                 reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
 
-        result = self._complete_result(result, rows, alignment, ids, before=len(before))
-        return Done(result, context, delivered, rewrites=len(before))
+        result = self._complete_result(result, rows, alignment, ids, rewrites=len(rewrite_drafts))
+        return SyncOutcome(result, context, delivered, rewrites=len(rewrite_drafts))
 
     def _complete_result(
-        self, result: Synced, rows: Sequence[Row], alignment: Alignment, ids: Sequence[str], before: int
+        self, result: Synced, rows: Sequence[Row], alignment: Alignment, ids: Sequence[str], rewrites: int
     ) -> Synced:
-        """Add the stored entries to a result: `ids` are those of the append, with so many rewrites `before`."""
+        """Add the stored entries to a result; the first `rewrites` of the appended `ids` are edits and retractions."""
         stored = {item: rows[row].id for item, row in alignment.unchanged}
         replaced = ids[: len(alignment.replaced)]
         stored |= zip([item for item, _ in alignment.replaced], replaced, strict=True)
-        appended = ids[before:]
+        appended = ids[rewrites:]
         stored |= zip(alignment.appended, appended, strict=True)
         return replace(
             result,
@@ -192,12 +196,12 @@ class Sync:
             notes=tuple(self._notes),
         )
 
-    def _ids_by_message(self, stored: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
-        """Return the ids of the entries that hold each message; `stored` has them by item."""
+    def _ids_by_message(self, ids_by_item: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
+        """Return for each message of the list the ids of the entries that hold it."""
         ids: list[tuple[str, ...]] = [()] * len(self._messages)
         for index, item in enumerate(self._items):
-            if index in stored:
-                ids[item.message] += (stored[index],)
+            if index in ids_by_item:
+                ids[item.message] += (ids_by_item[index],)
         return tuple(ids)
 
     # ── the list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,6 +213,7 @@ class Sync:
         by_message: list[tuple[Item, ...]] = []
         for index, message in enumerate(self._messages):
             fingerprint = _fingerprint_message(message)
+            # Frameworks hand over nearly the same list each time, so most messages were parsed before.
             items = None if fingerprint is None else previous.get(fingerprint)
             if items is None:
                 items = tuple(self._parse_message(index))
@@ -226,12 +231,12 @@ class Sync:
         return by_message
 
     def _parse_message(self, index: int) -> list[Item]:
-        """Return the items of a message; invalid values are errors of its place in the list."""
+        """Return the items of a message of the list; errors name the message by its position."""
 
         def make_items(turns: Sequence[Turn]) -> list[Item]:
             items: list[Item] = []
-            for number, given in enumerate(turns):
-                turn = self._without_rendered_text(given)
+            for number, parsed_turn in enumerate(turns):
+                turn = self._without_rendered_text(parsed_turn)
                 if turn is None:
                     continue
                 try:
@@ -253,19 +258,21 @@ class Sync:
 
     def _without_rendered_text(self, turn: Turn) -> Turn | None:
         """Return a message without the text that ACMS added to it; None if nothing is left to be stored."""
-        left = _strip_rendered_text(turn)
-        if left is not None and not self._shared.config.strict and is_empty_turn(left):
+        stripped = _strip_rendered_text(turn)
+        if stripped is not None and not self._shared.config.strict and is_empty_turn(stripped):
             return None
-        return left
+        return stripped
 
-    def _make_item(self, index: int, number: int, turn: Turn, stored: Privacy = Privacy.ALLOW) -> Item:
-        """Make the item of a turn; it is redacted at least as much as `stored` requires."""
+    def _make_item(
+        self, index: int, number: int, turn: Turn, stored_privacy: Privacy = Privacy.ALLOW
+    ) -> Item:
+        """Return the item of a turn, redacted at least as much as the privacy of its stored message requires."""
         role = validation.parse_choice(turn["role"], Role, "role")
         parts, text = validation.build_message_parts(
             role, turn.get("content", ""), turn.get("parts"), turn.get("tool_calls"), turn.get("tool_call_id")
         )
-        given = turn.get("metadata")
-        metadata = None if given is None else validation.validate_metadata(given)
+        metadata = turn.get("metadata")
+        metadata = None if metadata is None else validation.validate_metadata(metadata)
         actor = turn.get("actor_id")
         key = validation.optional_name(turn.get("key"), "key")
         privacy, origin = turn.get("privacy"), turn.get("origin")
@@ -273,9 +280,9 @@ class Sync:
         origin = None if origin is None else validation.parse_choice(origin, Origin, "origin")
         config = self._shared.config.privacy
         if config.redact_before_persist:
-            from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
+            from acms.privacy.redact_entry import redact_for_storage  # imports the redaction rules
 
-            mode = stored_mode(config.mode, stricter_mode(stored, privacy or Privacy.ALLOW))
+            mode = stored_mode(config.mode, stricter_mode(stored_privacy, privacy or Privacy.ALLOW))
             text, parts, redacted, actor, key = redact_for_storage(
                 text, parts, metadata or EMPTY, actor, key, mode
             )
@@ -298,13 +305,15 @@ class Sync:
 
     def _with_unique_keys(self, items: list[Item]) -> list[Item]:
         """Return the items with each key once, on its first message; when strict, a key used twice is an error."""
-        first: dict[str, int] = {}
+        #: By key: the position of the first message that has it.
+        first_positions: dict[str, int] = {}
         unique: list[Item] = []
         for item in items:
-            if item.key is not None and first.setdefault(item.key, item.message) != item.message:
+            key = item.key
+            if key is not None and first_positions.setdefault(key, item.message) != item.message:
                 if self._shared.config.strict:
                     raise ValidationError(
-                        f"is the key of messages[{first[item.key]}] too: {item.key!r}",
+                        f"is the key of messages[{first_positions[key]}] too: {key!r}",
                         field=f"messages[{item.message}].key",
                     )
                 self._add_notes("a key that messages of the list share is the first one's")
@@ -316,33 +325,35 @@ class Sync:
         """Redact items under a known key at least as much as when their message was first stored."""
         if not self._shared.config.privacy.redact_before_persist:
             return
-        private = {row.key: row.privacy for row in rows if row.key is not None}
+        privacy_by_key = {row.key: row.privacy for row in rows if row.key is not None}
         for index, item in enumerate(self._items):
             if item.key is None:
                 continue
-            given = item.privacy or Privacy.ALLOW
-            stored = private.get(item.key) or private.get(known.hash_sensitive_key(item.key))
-            if stored is not None and stricter_mode(stored, given) is not given:
-                make_item = partial(self._make_item, item.message, item.turn, stored=stored)
+            own_mode = item.privacy or Privacy.ALLOW
+            # The log holds the hash of a key that was redacted itself.
+            hashed_key = known.hash_sensitive_key(item.key)
+            stored_privacy = privacy_by_key.get(item.key) or privacy_by_key.get(hashed_key)
+            if stored_privacy is not None and stricter_mode(stored_privacy, own_mode) is not own_mode:
+                make_item = partial(self._make_item, item.message, item.turn, stored_privacy=stored_privacy)
                 self._items[index] = self._read_turn(item, _defer_keeping, make_item)
 
     def _read_turn(self, item: Item, keep: foreign.KeepMedia | None, convert: Callable[[Turn], T]) -> T:
-        """Read a message of the list again, and convert the turn that an item was made of."""
+        """Parse a message of the list again, and convert the turn of an item: items hold digests, not texts."""
 
         def convert_turn(turns: Sequence[Turn]) -> T:
             turn = self._without_rendered_text(turns[item.turn])
             assert turn is not None
-            if item.key is None:
+            if item.key is None:  # dropped if another message of the list has the same key
                 turn.pop("key", None)
             return convert(turn)
 
         return self._read(item.message, keep, convert_turn)
 
     def _draft_turn(self, item: Item, keep: foreign.KeepMedia | None, **values: Any) -> Draft:
-        """Return the draft of an item; `values` replace those of the list."""
+        """Return the draft of an item; `values` override those of the list."""
 
         def convert(turn: Turn) -> Draft:
-            return self._make_draft(f"messages[{item.message}].", called="key", **{**turn, **values})
+            return self._make_draft(f"messages[{item.message}].", key_name="key", **{**turn, **values})
 
         return self._read_turn(item, keep, convert)
 
@@ -351,7 +362,7 @@ class Sync:
         return self._draft_turn(item, _defer_keeping)
 
     def _draft_for_storage(self, item: Item, stored: Entry | None = None) -> Draft:
-        """Return the draft of an item; a stored message keeps its privacy, and does not gain trust."""
+        """Return the draft of an item; an edit of a stored message never lowers its privacy or raises its trust."""
         values: dict[str, Any] = {"key": None} if item.key is None else {}
         if stored is not None:
             values["privacy"] = stricter_mode(stored.privacy, item.privacy or stored.privacy)
@@ -366,7 +377,7 @@ class Sync:
     def _continues(self, item: Item, row: Row) -> bool:
         """Return whether a message begins with the whole text of a row."""
         content = self._draft_for_comparison(item).content
-        return known.goes_on(row, item.role, content, item.calls)
+        return known.continues_row(row, item.role, content, item.calls)
 
     def _is_beginning(self, item: Item, row: Row) -> bool:
         """Return whether a message is the beginning of the text of a row; False while that text is unread."""
@@ -385,7 +396,7 @@ class Sync:
         stored = await self._shared.storage.get([rows[row].id for _, row in alignment.replaced])
         edits: list[Draft] = []
         for (index, _), entry in zip(alignment.replaced, stored, strict=True):
-            if entry is None:
+            if entry is None:  # deleted since the alignment
                 raise Overtaken
             item = self._items[index]
             if entry.role is not item.role:
@@ -400,30 +411,33 @@ class Sync:
 
     async def _draft_retraction(self, rows: Sequence[Row]) -> Draft:
         """Return the retraction of messages with their edits."""
-        edits = [row.id for row in rows if row.id != row.first]
+        edits = [row.id for row in rows if row.id != row.original_id]
         spans: set[Span] = {(row.version, row.version) for row in rows}
         for entry in await self._shared.storage.get(edits):
             if entry is None:
                 raise Overtaken
             spans.update(entry.replaces, [(entry.version, entry.version)])
-        return retirement.draft_retraction(sorted(spans), [row.first for row in rows], GONE)
+        return retirement.draft_retraction(sorted(spans), [row.original_id for row in rows], GONE)
 
 
-def _make_edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
-    """Return a draft as the edit of an entry: it is read at the old position, in a tool group."""
+def _make_edit(draft: Draft, stored: Entry, item: Item, group: str | None) -> Draft:
+    """Return a draft as the edit of a stored entry: it is read at the position of the entry, in a tool group.
+
+    Values that the list does not have stay as they are, and so do markers that a caller gave.
+    """
     has_explicit = draft.markers and not draft.detected
-    keeps_markers = old.markers and not old.detected and not has_explicit
+    keeps_markers = stored.markers and not stored.detected and not has_explicit
     return replace(
         draft,
         key=None,
-        actor=draft.actor if item.actor is not None else old.actor,
-        metadata=draft.metadata if item.metadata is not None else old.metadata,
-        markers=old.markers if keeps_markers else draft.markers,
+        actor=draft.actor if item.actor is not None else stored.actor,
+        metadata=draft.metadata if item.metadata is not None else stored.metadata,
+        markers=stored.markers if keeps_markers else draft.markers,
         detected=draft.detected and not keeps_markers,
-        episode=old.episode,
+        episode=stored.episode,
         group=group,
-        replaces=(*old.replaces, (old.version, old.version)),
-        sources=(old.id,),
+        replaces=(*stored.replaces, (stored.version, stored.version)),
+        sources=(stored.id,),
         data={known.LISTED: True},
     )
 
@@ -444,7 +458,7 @@ def _insertion_error(item: Item) -> ConflictError:
 
 
 def _fingerprint_message(message: Any) -> bytes | None:
-    """Return a digest of a message as it was given; None for one that holds more than plain values."""
+    """Return a digest of a message, or None if it holds objects other than plain values."""
     try:
         return blake2b(marshal.dumps(message, 2), digest_size=16).digest()
     except ValueError:
@@ -452,7 +466,7 @@ def _fingerprint_message(message: Any) -> bytes | None:
 
 
 def _defer_keeping(data: bytes, mime: str) -> str:
-    """Refer to bytes that are not to be kept before it is known that they are new."""
+    """Return no reference: the bytes of media are kept only once it is known that the message is new."""
     return ""
 
 
@@ -463,17 +477,17 @@ def _strip_rendered_text(turn: Turn) -> Turn | None:
         return None
     if role != "user" or not isinstance(content, str):
         return turn
-    rest = content
+    own_text = content
     for start, end in (RECALLED, SUMMARY, ORPHAN):
-        if rest.startswith(start) and end in rest:
-            rest = rest.partition(end)[2].lstrip("\n")
-    if rest == content:
+        if own_text.startswith(start) and end in own_text:
+            own_text = own_text.partition(end)[2].lstrip("\n")
+    if own_text == content:
         return turn
-    return {**turn, "content": rest} if rest or turn.get("parts") else None
+    return {**turn, "content": own_text} if own_text or turn.get("parts") else None
 
 
 def _find_repeated_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the messages whose provider's id is that of another message of the list, and so names none of them."""
+    """Return the positions of messages that share an id of a provider: such an id identifies none of them."""
     by_id: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
         key = message.get("key", message.get("idempotency_key"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from acms.log import native_items
-from acms.log.native_items import CALLS, EXTRA_FIELDS, NEEDS_ID, NO_RESULT, RESULTS, rest_of_item
+from acms.log.native_items import CALLS, EXTRA_FIELDS, NEEDS_ID, NO_RESULT, RESULTS, extra_fields_of
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers
@@ -98,8 +98,10 @@ class OpenAIResponses(OpenAICodec):
         return (Raw(VENDOR, dump(item)),)
 
     def _belongs_to_tool(self, raw: Raw, following: Sequence[Part]) -> bool:
-        fields = rest_of_item(raw)
-        return fields is not None and (fields["type"] in (CALL, RESULT) or native_items.is_tool_rest(fields))
+        fields = extra_fields_of(raw)
+        return fields is not None and (
+            fields["type"] in (CALL, RESULT) or native_items.belongs_to_native_item(fields)
+        )
 
     def _arrange(self, messages: Sequence[PromptMessage], note: Note) -> Arranged:
         parsed = [parse_known_items(message, note) for message in messages]
@@ -183,7 +185,7 @@ class OpenAIResponses(OpenAICodec):
     def _count_part(self, part: Part) -> int:
         """Return the tokens of a part; the fields of a native call cost `NATIVE` more, those of its result less."""
         tokens = super()._count_part(part)
-        fields = rest_of_item(part)
+        fields = extra_fields_of(part)
         if fields is None or fields["type"] in (CALL, RESULT) or "call_id" in fields:
             return tokens
         if native_items.form_of_call(fields["type"]) is not None:
@@ -416,7 +418,7 @@ def _write_pair(
         fields = _remove_optional_id(fields)
     if result_fields is not None:
         result_fields = _remove_optional_id(result_fields)
-    if fields is not None and native_items.is_tool_rest(fields):
+    if fields is not None and native_items.belongs_to_native_item(fields):
         pair = _write_native_pair(call, fields, result, result_fields, media)
         if pair is not None:
             return pair
@@ -502,7 +504,7 @@ def _with_unique_ids(arranged: Arranged, note: Note) -> Arranged:
 
 def _has_unknown_type(following: Part | None) -> bool:
     """Return whether a call or result, of which this is the part behind it, came as an item of an unknown type."""
-    return "call_id" in (rest_of_item(following) or ())
+    return "call_id" in (extra_fields_of(following) or ())
 
 
 def _with_call_id(part: ToolCall | ToolResult, call_id: str) -> ToolCall | ToolResult:

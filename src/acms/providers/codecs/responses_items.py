@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from acms.log import native_items
-from acms.log.native_items import CALLS, EXTRA_FIELDS, RESULTS, is_native, rest_of_item
+from acms.log.native_items import CALLS, EXTRA_FIELDS, RESULTS, extra_fields_of, is_native
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs.framing import dump, to_plain_json
@@ -61,7 +61,7 @@ def _repeats_parts(part: Part, item: Mapping[str, Json]) -> bool:
     """Return whether an item of the Agents SDK stands beside the parts that were read from it."""
     if not isinstance(part, Raw) or part.vendor == VENDOR:
         return False
-    return native_items.is_understood(item) or is_native(item.get("type"))
+    return native_items.is_parsed_into_parts(item) or is_native(item.get("type"))
 
 
 def _with_phase_item(message: PromptMessage) -> Sequence[Part]:
@@ -215,7 +215,7 @@ def pair_with_fields(parts: Sequence[Part]) -> Iterator[tuple[Part, ItemFields]]
 
     The raw parts that hold such fields are not yielded.
     """
-    all_fields = [rest_of_item(part) for part in parts]
+    all_fields = [extra_fields_of(part) for part in parts]
     result_fields = next((fields for fields in all_fields if fields is not None), None)
     for part, own_fields, next_fields in zip(parts, all_fields, [*all_fields[1:], None], strict=True):
         # Fields of a call are in the part after it; those of a result anywhere in its message.

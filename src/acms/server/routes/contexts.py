@@ -320,7 +320,7 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
         change[PRIVATE] = True if body.private else None
     changed_context = await policy_levels.update_settings(tenant.handle, context.id, lambda _: change)
     if PRIVATE in given_fields:
-        await retirement.follow_private(tenant.handle, changed_context)
+        await retirement.apply_private_setting(tenant.handle, changed_context)
     return await one_context(tenant, changed_context)
 
 

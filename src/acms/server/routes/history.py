@@ -178,7 +178,7 @@ async def _read_active_entries(
     """
     entries_read: list[Entry] = []
     active: Sequence[Entry] = ()
-    for first_version, last_version in replacements.stretches(version):
+    for first_version, last_version in replacements.spans_to_read(version):
         start = max(first_version - 1, after)
         while start < last_version:
             rows = await storage.read(

@@ -83,10 +83,12 @@ class RedisKV(KVHome):
     ) -> None:
         self.prefix = validate_text(prefix, "prefix", limit=255)
         self.ttl_seconds = (
-            None if ttl_seconds is None else validate_integer(ttl_seconds, "ttl_seconds", least=1, most=2**31)
+            None
+            if ttl_seconds is None
+            else validate_integer(ttl_seconds, "ttl_seconds", minimum=1, maximum=2**31)
         )
         self._url = url
-        self._connections = validate_integer(connections, "connections", least=1)
+        self._connections = validate_integer(connections, "connections", minimum=1)
         self._timeout = timeout_seconds
         self._clock = clock
         self._entropy = entropy

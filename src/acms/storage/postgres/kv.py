@@ -40,7 +40,7 @@ class PostgresKV(KVHome):
             from acms.storage.postgres.pool import Pool
         except ImportError as missing:
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
-        size = validate_integer(connections, "connections", least=1)
+        size = validate_integer(connections, "connections", minimum=1)
         # Less than the time for a call: the side that gives up first reports the error.
         pool = Pool.of(dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds)
         self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
