@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from acms import ACMS, ACMSConfig, Fact, Reflected, open_storage
+from acms import ACMS, ACMSConfig, Fact, open_storage
+from acms.observability import Reflected
 from acms.observability.events import Event
 from acms.providers import HTTPReflector
 from acms.providers.reflector import load_reflection_template
