@@ -279,7 +279,9 @@ class SQLiteFile:
                     options=("copy both files to a writable folder",),
                 ) from None
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
-            return open_connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            reader = open_connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            opened.append(reader)
+            return reader
 
     def _remove_leftovers(self) -> None:
         """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
