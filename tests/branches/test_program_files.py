@@ -262,3 +262,30 @@ async def test_requests_of_an_imported_file_are_valid(name: str, tmp_path: Path)
                 )
                 rendered = await prompt.render(budget=2_000)
                 assert violations(dict(rendered.payload)) == [], codec.name
+
+
+def test_a_branch_that_leaves_an_empty_branch_forks_from_the_conversation_before_it(tmp_path: Path) -> None:
+    """Branches without text are not imported: what leaves one of their messages leaves their own trunk."""
+
+    def message(parent: str | None, role: str, content: str) -> dict[str, Any]:
+        return {"parentId": parent, "childrenIds": [], "role": role, "content": content, "timestamp": 1.0}
+
+    messages = {
+        "a": message(None, "user", "Hello."),
+        "b": message("a", "assistant", "Hi."),
+        "x": message("a", "assistant", ""),
+        "y": message("x", "user", ""),
+        "z": message("x", "user", "Are you there?"),
+    }
+    identified = {id: {"id": id, **fields} for id, fields in messages.items()}
+    chat = {
+        "title": "T",
+        "models": ["m"],
+        "history": {"messages": identified, "currentId": "b"},
+        "messages": [],
+    }
+    file = tmp_path / "chat-export-1.json"
+    file.write_text(json.dumps([{"id": "o1", "user_id": "u", "title": "T", "chat": chat, "created_at": 1}]))
+    trunk, branch = read_export(file).conversations
+    assert [turn["content"] for turn in branch.messages] == ["Are you there?"]
+    assert branch.fork == Fork(trunk.id, trunk.messages[0]["key"], "z")

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
-from langgraph.store.base import PutOp, SearchOp
+from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
 
 from acms import ValidationError
 from acms.integrations.langgraph import ACMSStore
@@ -86,6 +86,15 @@ async def test_search_reads_more_than_a_page(store: ACMSStore) -> None:
     await store.abatch([PutOp(("many", str(n % 3)), f"{n:04}", {"n": n}) for n in range(1100)])
     assert len(await store.asearch(("many",), limit=2000)) == 1100
     assert len(await store.alist_namespaces(prefix=("many",))) == 3
+
+
+async def test_namespaces_are_listed_by_how_they_end(store: ACMSStore) -> None:
+    for namespace in (("a", "x"), ("b", "x"), ("x",), ("b", "y")):
+        await store.aput(namespace, "k", {"n": 1})
+    assert await store.alist_namespaces(suffix=("x",)) == [("a", "x"), ("b", "x"), ("x",)]
+    assert await store.alist_namespaces(suffix=("b", "*")) == [("b", "x"), ("b", "y")]
+    every_namespace = ListNamespacesOp(match_conditions=(MatchCondition("suffix", ()),))
+    assert len((await store.abatch([every_namespace]))[0]) == 4
 
 
 @pytest.mark.faults

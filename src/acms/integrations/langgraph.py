@@ -205,7 +205,8 @@ def _fields_of_entry(entry: KVEntry) -> dict[str, Any]:
 def _matches_condition(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
     """Return whether a namespace begins or ends with a path, in which "*" is any label."""
     size = len(condition.path)
-    labels = namespace[:size] if condition.match_type == "prefix" else namespace[-size:]
+    start = 0 if condition.match_type == "prefix" else max(0, len(namespace) - size)
+    labels = namespace[start : start + size]
     pairs = zip(labels, condition.path, strict=False)
     return len(labels) == size and all(pattern in ("*", label) for label, pattern in pairs)
 

@@ -44,19 +44,20 @@ def fork_branches(
     """Yield the current branch of a tree of messages, and every other branch as a fork of an earlier one."""
     branch_of: dict[str, str] = {}
     last_key: dict[str, str | None] = {}
-    for shared, nodes in split_branches(parents, current):
-        key = None if shared is None else last_key[shared]
+    for fork_node, nodes in split_branches(parents, current):
+        key = None if fork_node is None else last_key[fork_node]
         branch, fork = id, None
         if branch_of:
             branch = f"{id}-{nodes[0]}"
-            origin = id if shared is None else branch_of[shared]
+            origin = id if fork_node is None else branch_of[fork_node]
             fork = Fork(origin, key, nodes[0])
         messages: list[Turn] = []
         for node in nodes:
             messages += filter(has_content, turns.get(node, ()))
             if messages:
                 key = str(messages[-1]["key"])
-            branch_of[node] = branch
+            # A later branch may fork from a node of a fork that is not yielded: then it leaves the same conversation.
+            branch_of[node] = branch if messages or fork is None else fork.conversation
             last_key[node] = key
         if messages or fork is None:  # a fork without messages of its own would only repeat its trunk
             yield Conversation(id=branch, title=title, messages=messages, fork=fork)
