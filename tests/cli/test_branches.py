@@ -111,6 +111,7 @@ def test_errors_of_forks_and_tags_say_what_to_do() -> None:
     for wrong in (
         ("fork", "user_123", "--at", "-1"),
         ("tag", "user_123", "--delete"),
+        ("tag", "user_123", "--move"),
         ("tag", "user_123", "early", "3", "--delete"),
         ("sessions", "at", "user_123"),
         ("diff",),

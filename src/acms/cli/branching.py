@@ -165,12 +165,14 @@ async def tag_version(
     delete: DeleteOption = False,
     move: MoveOption = False,
 ) -> None:
-    """Tag a version of a session, or list its tags.
+    """Tag a version of a session, delete a tag, or list the tags.
 
     A fork inherits the tags of its parent. A tag can be used wherever a version can.
     """
     if delete and (name is None or version is not None or move):
         raise typer.BadParameter("--delete takes a name and nothing else")
+    if move and name is None:
+        raise typer.BadParameter("--move takes the name of a tag")
     async with shell.open_store() as storage:
         context = await shell.find_session(storage, session)
         if delete:

@@ -304,7 +304,7 @@ def _validate_scopes(requested_scopes: Iterable[Scope | str], *, bound: bool) ->
 
 
 def _validate_namespaces(requested_names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of namespaces, without the service's own."""
+    """Return the names of namespaces in order; `ValidationError` for the one that the service keeps for itself."""
     if isinstance(requested_names, str):
         raise ValidationError("must be a list of names", field="namespaces")
     names = {validation.namespace_name(name, "namespaces") for name in requested_names}
