@@ -589,7 +589,10 @@ class _FactMerge:
         return fact_comparison_key(fact) in _contents_of(ours)
 
     def _find_our_successors(self, fact: Entry) -> tuple[Entry | None, Entry | None]:
-        """Return what this side has instead of a fact of the other side, now and as the other side last saw it."""
+        """Return what this side has instead of a fact of the other side: now, and at their common base.
+
+        Copies of one fact have the same origin. The entries of a history include superseded ones.
+        """
         origin = self._theirs.origin(fact)
         for ours in self._ours.current_facts.entries:
             if self._ours.origin(ours) == origin:

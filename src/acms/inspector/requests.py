@@ -124,7 +124,7 @@ async def _load_render(visit: Visit, default: str | None, against: str = "") -> 
 async def _explain_found_messages(
     visit: Visit, has_shared_namespace: bool, render: JsonObject, query: str
 ) -> list[JsonObject]:
-    """Return messages that match a query, each with the decision of the request about it."""
+    """Return messages that match a query, each with the decision of the request about it, where there is one."""
     items = await find_messages(visit, query, everywhere=has_shared_namespace)
     recorded = {verdict["id"]: verdict for verdict in render["verdicts"]}
     unknown = [item["id"] for item in items if item["id"] not in recorded]
@@ -138,12 +138,13 @@ async def _explain_found_messages(
                 {
                     "item": item,
                     "verdict": verdict,
+                    # Whether a recall of today decided; an entry that is later, or elsewhere, needs none.
                     "again": item["id"] not in recorded and verdict["rule"] not in ("later", "scope"),
                     "figures": "" if verdict["included"] else advice.describe_figures(verdict, free),
                     "advice": advice.suggest_inclusion(verdict, free),
                 }
             )
-    rows.sort(key=lambda row: row["verdict"]["rule"] == "later")
+    rows.sort(key=lambda row: row["verdict"]["rule"] == "later")  # what the request could not know comes last
     return rows
 
 

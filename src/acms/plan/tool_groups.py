@@ -59,8 +59,9 @@ def merge_parallel_calls(units: Sequence[MessageGroup]) -> list[MessageGroup]:
 
 
 def _is_single_call(unit: MessageGroup) -> bool:
-    """Return whether a unit consists of a message that makes one call, and the answer to it."""
+    """Return whether a unit of a log is one call and its real answer, no placeholder for one."""
     messages = unit.messages
+    # A unit that the caller wrote has no first version.
     if len(messages) != 2 or messages[1].role is not Role.TOOL or not unit.first:
         return False
     calls = [part for part in messages[0].parts if isinstance(part, ToolCall)]

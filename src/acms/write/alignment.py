@@ -617,7 +617,11 @@ def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], alignment: Ali
 def _group_of_message(
     message: Row | Item, row: Row, waiting: dict[str, str | None], new_group: Callable[[], str]
 ) -> str | None:
-    """Return the tool group of a message of the list; a message with calls keeps its group while one call stays."""
+    """Return the tool group of a message that is aligned with a stored row; None if it belongs to no tool call.
+
+    A message with calls keeps the group of its row while it makes one of that row's calls. An answer joins the group of
+    the call it answers; `waiting` maps the calls before it to their groups.
+    """
     if message.calls:
         keeps_call = not set(message.calls).isdisjoint(row.calls)
         return (row.group if keeps_call else None) or new_group()

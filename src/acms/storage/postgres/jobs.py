@@ -30,6 +30,7 @@ class JobQueue:
 
     def __init__(self, db: Database, *, hints: bool) -> None:
         self._db = db
+        #: Whether workers in other processes are notified of new jobs, so that they need not poll.
         self.hints = hints
         #: Collects jobs for one notification.
         self._next_notification: asyncio.Task[None] | None = None

@@ -115,7 +115,7 @@ class Port:
     # ── on the event loop ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def read(self, function: Callable[[apsw.Connection], T]) -> T:
-        """Run a function in a thread that may take long; `StoppedError` when it was closed before."""
+        """Run a function that may take long in a thread; `StoppedError` if the port is closed already."""
         async with self._lock:
             if self.closed:
                 raise StoppedError
@@ -123,6 +123,7 @@ class Port:
                 with self._errors:
                     return await asyncio.to_thread(function, self._large)
             finally:
+                # It was to be closed while the function ran: the connection could not be taken from under it.
                 if self._ended is not None:
                     self.close(self._ended)
 
