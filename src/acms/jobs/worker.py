@@ -470,7 +470,9 @@ class Background:
         self._config = config
         self._retry = retry
         self._on_event = on_event
+        #: Running calls of reflectors, which are cancelled when the work ends.
         self._calls = calls
+        #: Open sessions by the id of their log: their handlers and listeners are used for its jobs.
         self._sessions = sessions
         self._handlers: dict[str, Handler] = {}
         self._worker: Worker | None = None

@@ -117,7 +117,7 @@ def _find_preamble_change(current: Manifest, previous: Manifest, key: str) -> tu
 
 
 def _change_at(sent_as_read: Sequence[tuple[int, Sent]], index: int, current: Manifest) -> Change:
-    """Return where two requests part: at the message with an index in the order in which providers read, or at the end."""
+    """Return where two requests differ first: at an index in the order in which providers read, or at the end."""
     if index == len(sent_as_read):
         return Change(index=len(current.messages), role=None, path="")
     message_index, sent = sent_as_read[index]
