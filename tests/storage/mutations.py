@@ -317,13 +317,14 @@ FAULTS = [
     Fault(
         "units split a tool group", "memory",
         edit_source(in_force, "fold_atomic_groups",
-             ("units.append(EntryGroup(tuple(members), complete=calls <= answered))",
+             ("units.append(EntryGroup(tuple(members), complete=made_ids <= answered_ids))",
               "units.extend(EntryGroup((member,)) for member in members)")),
         "story",
     ),
     Fault(
         "an undone summary stays in force", "memory",
-        edit_source(in_force.Replacements, "_has_effect", ("by = self.replaced_by(entry.version)", "by = None")),
+        edit_source(in_force.Replacements, "_has_effect",
+             ("replacing_version = self.replaced_by(entry.version)", "replacing_version = None")),
         "story",
     ),
     Fault(

@@ -104,8 +104,8 @@ async def assert_same_reads(cache, plain, context):
         ]
         assert (replacements.replacing, replacements.substitutes, replacements.retirements) == (
             made.replacing,
-            made.shown,
-            made.retiring,
+            made.substitutes,
+            made.retirements,
         )
 
 

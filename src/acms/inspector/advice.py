@@ -83,7 +83,7 @@ def suggest_inclusion(verdict: JsonObject, free: int | None = None) -> str:
     if rule == "hidden":
         return _suggest_version(verdict["reason"])
     if rule in _SPACE_RULES:
-        return _suggest_room(verdict, free)
+        return _suggest_more_tokens(verdict, free)
     if rule == "pieces":
         return f"a larger share for the recall: it needs {tokens:,} tokens of its own"
     if rule == "min_relevance":
@@ -95,7 +95,7 @@ def suggest_inclusion(verdict: JsonObject, free: int | None = None) -> str:
     return str(_ADVICE.get(rule, ""))
 
 
-def _suggest_room(verdict: JsonObject, free: int | None) -> str:
+def _suggest_more_tokens(verdict: JsonObject, free: int | None) -> str:
     tokens, tokens_ahead = verdict["tokens"], verdict.get("ahead", 0)
     needs = f"it needs {tokens:,} tokens of its own"
     if tokens_ahead:
