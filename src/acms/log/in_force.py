@@ -523,6 +523,16 @@ class EntryGroups:
     unresolved: list[Entry]
 
 
+def find_older_summaries(units: Sequence[EntryGroup[Entry]], replacements: Replacements) -> list[Entry]:
+    """Return the active summaries that are not among some units, in reading order."""
+    shown_ids = {entry.id for unit in units for entry in unit.entries}
+    summaries: list[Entry] = []
+    for entry in replacements.substitutes:
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
+            summaries.append(entry)
+    return sorted(summaries, key=anchor_version)
+
+
 NO_CALL = "its tool call is not in force"
 """Why the answer of a tool cannot be shown."""
 

@@ -9,7 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
-from acms.log.in_force import EntryGroup
+from acms.log.in_force import EntryGroup, find_older_summaries
 from acms.model import Kind, Role
 from acms.observability.events import Event
 from acms.plan.nodes import (
@@ -285,11 +285,9 @@ class Resolver:
         span = await self._gather(session, limit, count, budget)
         units = span.units
         if limit is not None:  # only the end of the log was read: add the summaries of what is older
-            older_units = content.find_older_summaries(units, span.replacements)
-            units = [
-                *(EntryGroup(tuple(session.redactor.redact_entries(unit.entries))) for unit in older_units),
-                *units,
-            ]
+            older_summaries = find_older_summaries(units, span.replacements)
+            redacted = session.redactor.redact_entries(older_summaries)
+            units = [*(EntryGroup((entry,)) for entry in redacted), *units]
         sealed_summary = None
         if count is None:
             sealed_summary = content.find_sealed_compaction(session, span.replacements, self._codec.vendors)

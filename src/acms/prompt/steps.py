@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 
 from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
-from acms.log.in_force import EntryGroup, Replacements, anchor_version, rendered_role
+from acms.log.in_force import EntryGroup, Replacements, rendered_role
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
-from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
+from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolResult
 from acms.plan.nodes import MessageGroup, Node, Scope, Strategy, Window
 from acms.prompt.fit_state import compose_message
 from acms.prompt_types import PromptMessage, Tool
@@ -689,18 +689,6 @@ def select_newest_groups(units: Sequence[MessageGroup], messages: int) -> list[M
         start -= 1
         count += len(units[start].messages)
     return list(units[start:])
-
-
-def find_older_summaries(
-    units: Sequence[EntryGroup[Entry]], replacements: Replacements
-) -> list[EntryGroup[Entry]]:
-    """Return the active summaries that are not among some units, oldest first; the replacements hold all of them."""
-    shown_ids = {entry.id for unit in units for entry in unit.entries}
-    summaries: list[Entry] = []
-    for entry in replacements.substitutes:
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
-            summaries.append(entry)
-    return [EntryGroup((entry,)) for entry in sorted(summaries, key=anchor_version)]
 
 
 def mark_newest_mandatory(units: Sequence[MessageGroup]) -> list[MessageGroup]:

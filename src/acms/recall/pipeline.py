@@ -20,8 +20,8 @@ from acms.log.in_force import (
     EntryGroup,
     EntryGroups,
     Replacements,
-    anchor_version,
     effective_sequence,
+    find_older_summaries,
     fold_atomic_groups,
     rendered_role,
 )
@@ -150,7 +150,10 @@ def _build_span(
                 reason = inactive_reason(replacing_version, kind_by_version.get(replacing_version))
                 hidden.append((redactor.redact_entry(entry), reason))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {redactor.mode or 'exact'}"
-    older_summaries = _find_older_summaries(replacements, groups.units, redactor) if after else ()
+    older_summaries: list[EntryGroup[Entry]] = []
+    if after:
+        redacted = redactor.redact_entries(find_older_summaries(groups.units, replacements))
+        older_summaries = [EntryGroup((entry,)) for entry in redacted]
     return LogSpan(
         head.context,
         version,
@@ -162,19 +165,6 @@ def _build_span(
         older_summaries=older_summaries,
         non_messages=head.version - head.messages,
     )
-
-
-def _find_older_summaries(
-    replacements: Replacements, units: Sequence[EntryGroup[Entry]], redactor: Redactor
-) -> list[EntryGroup[Entry]]:
-    """Return the active summaries of a log that are not among some units, redacted and in reading order."""
-    shown_ids = {entry.id for unit in units for entry in unit.entries}
-    older_summaries: list[Entry] = []
-    for entry in replacements.substitutes:
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in shown_ids:
-            older_summaries.append(entry)
-    older_summaries.sort(key=anchor_version)
-    return [EntryGroup((redactor.redact_entry(entry),)) for entry in older_summaries]
 
 
 async def gather_newest(
