@@ -250,20 +250,26 @@ async def show_client_requests(read_requests: ClientRequests, visit: Visit) -> R
 
 
 async def show_jobs(visit: Visit) -> Response:
-    """Show jobs, summaries with the entries they replace, and episodes."""
+    """Show jobs, summaries with the entries they replace, and episodes.
+
+    Episodes are read only when they are asked for, as the page does once it is painted: it takes the whole log.
+    """
     header = await visit.session("jobs")
-    first_episode = max(0, header["stats"]["episodes"] - 50)
-    jobs, compactions, episodes = await gather_requests(
+    jobs, compactions = await gather_requests(
         visit.api.get("/jobs", contextId=visit.context, limit=100),
         visit.api.get(f"{visit.path}/compactions", limit=100),
-        visit.api.get(f"{visit.path}/episodes", limit=50, cursor=first_episode),
     )
+    episodes: list[dict[str, Any]] | None = None
+    if visit.argument("episodes"):
+        first_episode = max(0, header["stats"]["episodes"] - 50)
+        page = await visit.api.get(f"{visit.path}/episodes", limit=50, cursor=first_episode)
+        episodes = list(reversed(page["data"]))
     return await visit.page(
         "jobs.html",
         **header,
         jobs=jobs["data"],
         compactions=compactions["data"],
-        episodes=list(reversed(episodes["data"])),
+        episodes=episodes,
     )
 
 
