@@ -80,6 +80,7 @@ def measure_view(page: Page, view: str, times: int) -> list[float]:
         while (painted := page.evaluate(FIRST_PAINT)) is None:
             page.wait_for_timeout(20)
         paints.append(painted)
+        page.wait_for_load_state("networkidle")  # what the page loads later must not delay the next load
     return paints[1:]
 
 
