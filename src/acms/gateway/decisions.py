@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from acms.errors import ConflictError
 from acms.gateway.lines import Line
 from acms.gateway.requests import ClientRequest
 from acms.gateway.trimming import Trimmed
@@ -54,15 +55,24 @@ class Remembered:
 
 
 async def note_request(kv: CompareAndSetKV, remembered: Remembered, line: Line) -> None:
-    """Store the decisions about a request, with those about the last requests of its line."""
-    namespace = remembered.request.namespace
-    earlier = await read_requests(kv, namespace, line.name)
+    """Store the decisions about a request, with those about the last requests of its line.
+
+    Requests of one line may be noted at the same time: none of them overwrites another.
+    """
+    key = _requests_key(remembered.request.namespace, line.name)
     description = _describe_request(remembered, line)
     if remembered.rendered is not None and not description.get("recalled"):
         # In a thread, because a long log takes a tenth of a second.
         description["search"] = await in_thread(partial(_describe_search, remembered.rendered))
-    latest = [*earlier, description][-_NOTED:]
-    await kv.set(_requests_key(namespace, line.name), {"requests": latest})
+    while True:
+        entry = await kv.get(key)
+        earlier = [] if entry is None else entry.data["requests"]
+        latest = {"requests": [*earlier, description][-_NOTED:]}
+        try:
+            await kv.compare_and_set(key, latest, expect=None if entry is None else entry.revision)
+        except ConflictError:
+            continue
+        return
 
 
 async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
