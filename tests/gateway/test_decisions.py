@@ -11,11 +11,12 @@ from acms.kv import InMemoryKV
 
 
 class YieldingKV(InMemoryKV):
-    """A store that lets others run before it answers, as a database does."""
+    """A store that lets others run before its answer arrives, as a database does."""
 
     async def get(self, key: str) -> Any:
+        entry = await super().get(key)
         await asyncio.sleep(0)
-        return await super().get(key)
+        return entry
 
 
 async def test_requests_of_one_line_that_are_noted_at_once_are_all_kept() -> None:
