@@ -146,7 +146,7 @@ def trim_bare_value(value: str) -> str:
     return value.rstrip(".,;:") if len(value) > 1 else value
 
 
-_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
+_REST = re.compile(r"(?>(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*)")
 
 
 def rest_of(text: str, end: int) -> int:

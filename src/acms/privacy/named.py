@@ -366,7 +366,7 @@ def _match_value(text: str, name: Name, assignment: _Assignment) -> Detection | 
     return Detection(start, rest_of(text, end) if is_incomplete else end, kind)
 
 
-_NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
+_NAMES = re.compile(r"(?>(?:[A-Z]?[a-z]{3,}+[._-]?)+)")
 
 
 def _is_plausible_value(candidate: _Value) -> bool:

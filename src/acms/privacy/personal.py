@@ -115,7 +115,7 @@ def find_host_logins(text: str, work: ScanBudget) -> Iterator[Detection]:
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Digits in groups, with what may stand between the groups of one number.
-_DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
+_DIGITS = re.compile(r"[+(0-9](?>(?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40})")
 
 
 def _joins_word(char: str) -> bool:
@@ -228,8 +228,8 @@ def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
 
 # ── bank accounts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-_IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
-_LOWER_CASE_IBAN = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
+_IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?>(?:[ \u00a0-]?[A-Z0-9]){11,30})")
+_LOWER_CASE_IBAN = re.compile(r"[a-z]{2}[0-9]{2}(?>(?:[ \u00a0-]?[a-z0-9]){11,30})")
 
 
 def find_ibans(text: str, work: ScanBudget) -> Iterator[Detection]:

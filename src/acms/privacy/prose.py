@@ -28,7 +28,7 @@ from acms.privacy.looks import (
 )
 from acms.privacy.rules import get_word_set, load_pattern, one_of
 
-CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
+CLOSE = re.compile(r"""(?>(?:[\\"`\])*]|'(?!s[ \t])){0,6})""")
 MAX_WORDS_BETWEEN, MAX_WORDS_TIED = 7, 9
 """Maximum number of words between a name and its value, without and with a word such as "is" that ties them."""
 _REACH = 110
@@ -248,7 +248,7 @@ class _Scan:
 
 #: Digits in one group or several, with the keypad symbols around them.
 _CODE = re.compile(
-    r"[#*]?\d{1,12}(?:[ -]\d{1,6}){0,5}+[#*]?(?![.,:/]?\w)|[#*]?\d{3,12}[#*]?(?=[\u2e80-\uffff])"
+    r"[#*]?\d{1,12}(?>(?:[ -]\d{1,6}){0,5})[#*]?(?![.,:/]?\w)|[#*]?\d{3,12}[#*]?(?=[\u2e80-\uffff])"
 )
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _CLAUSE_END = re.compile(r"""["'”»)]?[.,;!?]?(?:\s*$|[.,;!?)]|\r?\n)""")

@@ -55,7 +55,7 @@ WITHHELD = "[withheld]"
 FACT_TEXTS = ("subject", "attribute", "value", "names")
 """Fields of a fact that are text."""
 #: A string or a bare value of JSON.
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^\s"{}\[\],:]++')
+_TOKEN = re.compile(r'"(?>(?:[^"\\]++|\\.)*)"|[^\s"{}\[\],:]++')
 _COLON = re.compile(r"\s*:")
 #: Fields of a vendor's item that are ids and proofs, not text: the vendor refuses changed ones.
 _OPAQUE = frozenset(("id", "call_id", "type", "role", "status", "encrypted_content", "signature"))

@@ -46,7 +46,7 @@ _THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 _OPENING = re.compile(r"[{\[]")
 # a comma before a closing bracket, outside strings; one that is never closed reaches to the end
-_COMMA = re.compile(r'("(?:[^"\\]|\\(?:.|\Z))*+(?:"|\Z))|,(?=\s*[}\]])', re.DOTALL)
+_COMMA = re.compile(r'("(?>(?:[^"\\]|\\(?:.|\Z))*)(?:"|\Z))|,(?=\s*[}\]])', re.DOTALL)
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _HANDLE = re.compile(r"[\[(#]?\s*(F[0-9]{1,6})\s*[\])]?\Z", re.IGNORECASE)
