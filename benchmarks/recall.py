@@ -317,7 +317,9 @@ async def tier(path: Path, name: str, talk: Talk, size: int, options: argparse.N
         found["recall, common words"] = (await timed({"": (ask, len(common))}, common, rounds))[""]
         found["at(n/2)"] = (await timed({"": (before, len(questions))}, questions, rounds))[""]
         if size == options.sizes[-1]:
-            found["bytes a message, without vectors"] = (session.index.bytes - vectors["bytes"]) / size
+            found["bytes a message, without vectors"] = (
+                session.internals.index_stats.bytes - vectors["bytes"]
+            ) / size
             found["fork"] = await forked(path, name, session, questions, rounds)
         found["stages"] = await stages(session, questions, max(2, rounds // 2))
         clock = Clock()
@@ -805,7 +807,8 @@ async def memory(folder: Path, beam: Path, limit: int) -> dict[str, Any]:
         return {
             "messages": float(len(turns)),
             "tokens a message": size,
-            "bytes a message, without vectors": (session.index.bytes - vectors["bytes"]) / len(turns),
+            "bytes a message, without vectors": (session.internals.index_stats.bytes - vectors["bytes"])
+            / len(turns),
             "vectors a message": vectors["count"] / len(turns),
         }
 

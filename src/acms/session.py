@@ -50,11 +50,10 @@ from acms.observability.operations import annotate_operation, trace_class
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
-from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, LogEvent, MessageReceipt, Synced
+from acms.results import Branch, Compaction, Erasure, Ledger, LogEvent, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
 from acms.storage.sessions import build_session_settings
-from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect_markers
 from acms.view import View
 from acms.write import retirement, rewrite
@@ -157,17 +156,6 @@ class ACMS(View):
             self._shared,
             validation.validate_name(version, "at") if named else validation.validate_integer(version, "at"),
         )
-
-    @property
-    def cache(self) -> CacheStats | None:
-        """Return how the cache in front of the storage is doing; None when it is off."""
-        storage = self._shared.storage
-        return storage.stats if isinstance(storage, CachedStorage) else None
-
-    @property
-    def index(self) -> IndexStats:
-        """Return how the indexes of the storage handle are doing."""
-        return self._shared.index_stats
 
     async def wait_pending(self) -> None:
         """Wait until missing vectors have been requested and all jobs of this process are done.
@@ -525,7 +513,7 @@ class ACMS(View):
 
     async def forget_renders(self) -> None:
         """Delete the stored `renders`; later renders are stored again if that is enabled."""
-        await self._renders().clear()
+        await self.internals.open_renders().clear()
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import NotFoundError, ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.in_force import Replacements, anchor_version, preview_text
+from acms.log.in_force import anchor_version, preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import count_active, read_active_sequence
 from acms.model import Entry, EpisodeStatus, Kind, Role, State, client_supplied_key
 from acms.nouns import episode_id
 from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
-from acms.privacy.redactor import Redactor
-from acms.prompt.prefix_window import gather_window
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.recall import pipeline, request
 from acms.results import (
@@ -35,13 +33,13 @@ from acms.results import (
     Tree,
 )
 from acms.runtime.threads import EACH, off_loop
+from acms.session_internals import SessionInternals
 from acms.session_state import SharedSession
 from acms.text.chat_messages import ChatMessages
-from acms.text.markers import terms_of_markers
 from acms.write.episodes import build_episodes
 
 if TYPE_CHECKING:
-    from acms.prompt.render_log import RenderLog
+    pass
 
 __all__ = ["View"]
 
@@ -52,10 +50,8 @@ class View:
 
     def __init__(self, shared: SharedSession, at: int | str | None) -> None:
         self._shared = shared
-        #: The version at which it ends, or None for the head; only valid once there is no tag.
-        self._at = 0 if isinstance(at, str) else at
-        #: The tag of that version, until the first use looks it up.
-        self._tag = at if isinstance(at, str) else None
+        #: What the other parts of ACMS read of it; programs have no need of it.
+        self.internals = SessionInternals(shared, at)
 
     def __repr__(self) -> str:
         end = "" if self.ends_at is None else f", at={self.ends_at!r}"
@@ -63,14 +59,8 @@ class View:
         return f"{type(self).__name__}({self.session_id!r}, {shared.handle!r}, namespace={shared.namespace!r}{end})"
 
     async def _find(self) -> str | None:
-        """Return the id of the log, or None if nothing was written; the first call replaces a tag by its version."""
-        context = await self._shared.find()
-        if self._tag is not None:
-            from acms.branches import forks
-
-            self._at = await forks.version_of_tag(self._shared.storage, context, self._tag)
-            self._tag = None
-        return context
+        """Return the id of the log, or None if nothing was written."""
+        return await self.internals.context_id()
 
     @property
     def session_id(self) -> str:
@@ -85,17 +75,7 @@ class View:
     @property
     def ends_at(self) -> int | str | None:
         """The version at which it ends, or its tag until that is looked up; None for a session, which goes on."""
-        return self._at if self._tag is None else self._tag
-
-    @property
-    def effort(self) -> float:
-        """Share of a prompt's free tokens that the recall of one turn may take, see `RecallConfig`."""
-        return self._shared.config.recall.effort
-
-    @property
-    def external_share(self) -> float:
-        """Share of a recall that external text may take, see `RecallConfig.external_budget_pct`."""
-        return self._shared.config.recall.external_budget_pct
+        return self.internals.ends_at
 
     @property
     def counter(self) -> TokenCounter:
@@ -106,22 +86,6 @@ class View:
     def storage(self) -> StorageBackend:
         """The storage that holds its log."""
         return self._shared.storage
-
-    @property
-    def redactor(self) -> Redactor:
-        """The redaction applied to its entries before recalls, windows, prompts and lists show them."""
-        return self._shared.redactor
-
-    @property
-    def render_log(self) -> RenderLog | None:
-        """The log of its sent requests, or None if `ACMSConfig.renders` is disabled or at a past version."""
-        return self._renders() if self._shared.config.renders.enabled and self.ends_at is None else None
-
-    def _renders(self) -> RenderLog:
-        from acms.prompt.render_log import RenderLog  # the first render that is kept loads it
-
-        shared = self._shared
-        return RenderLog(shared.storage, shared.config.renders, self.redactor, shared.find, shared.renders)
 
     async def context_id(self) -> str | None:
         """Return the id of its log; None while nothing was written."""
@@ -170,98 +134,22 @@ class View:
         config = self._shared.config.recall
         if budget is None:
             budget = config.token_budget if token_budget is None else token_budget
-            recall = self._build_recall(query, budget, "token_budget")
+            recall = self.internals.build_recall(query, budget, "token_budget")
         else:
-            recall = self._build_recall(query, budget)
+            recall = self.internals.build_recall(query, budget)
         recall = replace(
             recall,
             include_current=include_current_episode,
             min_relevance=validation.validate_fraction(min_relevance, "min_relevance"),
             exclude=frozenset(validation.validate_ids(exclude, "exclude")),
             floor=config.current_episode_budget_pct,
-            namespace=self._namespace_to_search(scope),
+            namespace=self.internals.namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
             limit=None if limit is None else validation.validate_integer(limit, "limit", minimum=1),
             include_superseded=bool(include_superseded),
             only_relevant=bool(relevant_only),
         )
-        return await self._run_recall(recall)
-
-    async def recall_for_prompt(
-        self,
-        query: str,
-        *,
-        budget: int,
-        others_whole: int = 0,
-        exclude: Iterable[str] = (),
-        scope: str | None = None,
-        min_relevance: float = 0.0,
-        where: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        include_superseded: bool = False,
-    ) -> ContextItems:
-        """Return the items that a prompt shows in addition to its history: all above the relevance cutoff.
-
-        The default `scope` is "namespace", and "session" in the namespace "default" and at a past version. Other
-        sessions are shown whole if their whole text takes at most `others_whole` tokens.
-        """
-        if scope is None:
-            has_other_sessions = self._at is None and self.namespace != validation.UNNAMED
-            scope = "namespace" if has_other_sessions else "session"
-        recall = replace(
-            self._build_recall(query, budget),
-            min_relevance=min_relevance,
-            exclude=frozenset(exclude),
-            namespace=self._namespace_to_search(scope),
-            where=None if where is None else request.parse_filter(where),
-            limit=limit,
-            include_superseded=include_superseded,
-            only_relevant=True,
-            only_on_topic=True,
-            others_whole=others_whole,
-        )
-        return await self._run_recall(recall)
-
-    async def _run_recall(self, recall: request.Recall) -> ContextItems:
-        """Run a recall and report its plan; return no items if there is no log, namespace or profile to read."""
-        shared = self._shared
-        context = await self._find()
-        has_log = context is not None or recall.namespace is not None
-        if not has_log and not await self._has_profile():
-            return shared.report_plan("recall", self._plan_nothing(recall.budget))
-        items = await pipeline.run_recall(shared.reader(), context, self._at, recall)
-        return shared.report_plan("recall", items)
-
-    def _build_recall(self, query: str, budget: int, budget_field: str = "budget") -> request.Recall:
-        """Return a recall with the fields that all recalls of this session share; `budget_field` appears in errors."""
-        shared = self._shared
-        return request.Recall(
-            query=validation.validate_text(query, "query"),
-            budget=validation.validate_budget(budget, budget_field),
-            weights=shared.config.marker_weights,
-            markers=terms_of_markers(shared.patterns),
-            home=shared.namespace,
-            profile=shared.namespace if self._at is None else None,
-            moment=shared.clock() if self._at is None else None,
-            rerank=shared.candidates,
-            external_share=shared.config.recall.external_budget_pct,
-        )
-
-    def _namespace_to_search(self, scope: str) -> str | None:
-        """Return the namespace whose sessions are all searched, or None for this session alone."""
-        if scope not in ("session", "namespace"):
-            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
-        if scope == "session":
-            return None
-        if self._at is not None:
-            raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        return validation.shared_namespace(self.namespace)
-
-    async def _has_profile(self) -> bool:
-        """Whether the namespace has a profile."""
-        return (
-            self._at is None and await self._shared.indexes.profiles.find(self._shared.namespace) is not None
-        )
+        return await self.internals.run_recall(recall)
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous active messages within a budget of tokens, oldest first, tool groups whole.
@@ -274,14 +162,14 @@ class View:
         roles = [validation.parse_choice(role, Role, "keep") for role in keep]
         context = await self._find()
         if context is None:
-            return shared.report_plan("window", self._plan_nothing(budget))
+            return shared.report_plan("window", self.internals.plan_nothing(budget))
         if roles:
-            gathered = await pipeline.gather_all(shared.storage, context, self._at, shared.redactor)
+            gathered = await pipeline.gather_all(shared.storage, context, self.internals.at, shared.redactor)
         else:
             gathered = await pipeline.gather_newest(
-                shared.storage, context, self._at, shared.frame, budget, shared.redactor
+                shared.storage, context, self.internals.at, shared.frame, budget, shared.redactor
             )
-        gathered = await self._add_labels(gathered)
+        gathered = await self.internals.add_labels(gathered)
         plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.report_plan("window", await off_loop(plan, len(gathered.units) * EACH))
 
@@ -299,14 +187,14 @@ class View:
         """
         shared = self._shared
         context = await self._find()
-        recall = self._build_recall(query, budget)
+        recall = self.internals.build_recall(query, budget)
         if context is None:
-            shared.report_plan("messages", self._plan_nothing(recall.budget))
+            shared.report_plan("messages", self.internals.plan_nothing(recall.budget))
             return ChatMessages()
         from acms.prompt.messages import chat_plan  # imported for the first prompt
 
-        log = None if self.render_log is None else await self.render_log.begin()
-        plan = await chat_plan(shared.reader(), context, self._at, recall)
+        log = None if self.internals.render_log is None else await self.internals.render_log.begin()
+        plan = await chat_plan(shared.reader(), context, self.internals.at, recall)
         shared.report_plan("messages", plan.items)
         if log is not None:
             from acms.prompt.render_log import manifest_of_messages
@@ -326,7 +214,7 @@ class View:
         id of the last one of the previous page.
         """
         limit = validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE)
-        return [] if self.ends_at is not None else await self._renders().page(limit, after)
+        return [] if self.ends_at is not None else await self.internals.open_renders().page(limit, after)
 
     async def sent(self, id: str, *, against: str | None = None) -> RenderDetails:
         """Return one of `renders` with its messages, the entries left out, and the request itself.
@@ -339,7 +227,7 @@ class View:
         against = None if against is None else validation.validate_name(against, "against")
         if self.ends_at is not None:
             raise NotFoundError(f"a past version has no render {id!r}", options=("ask the session itself",))
-        return await self._renders().details(id, against)
+        return await self.internals.open_renders().details(id, against)
 
     async def entries(self, newest: int | None = None) -> list[Entry]:
         """Return the active messages and summaries, oldest first; with `newest` only that many of the last ones.
@@ -352,61 +240,11 @@ class View:
             newest = validation.validate_integer(newest, "newest")
         context = await self._find()
         if context is None:
-            self._gather_nothing()
+            self.internals.gather_nothing()
             return []
-        active = await read_active_sequence(shared.storage, context, self._at, newest)
+        active = await read_active_sequence(shared.storage, context, self.internals.at, newest)
         characters = shared.redactor.count_unredacted_characters(active)
         return list(await off_loop(partial(shared.redactor.redact_entries, active), characters))
-
-    async def said(
-        self,
-        *,
-        budget: int | None = None,
-        messages: int | None = None,
-        since: int | None = None,
-        began: int | None = None,
-        scale: int = 0,
-        slack: float = 0.0,
-    ) -> pipeline.LogSpan:
-        """Return the active entries as atomic groups, oldest first, with labels on entries that may be outdated.
-
-        Without arguments these are all groups; with `budget` or `messages` the newest groups that fill that number of
-        tokens or messages, where the first group may exceed it. With `since`, they begin with the last group that has
-        at most `since` tokens of the log before it, and automatic summaries later than version `began` do not count.
-        With `budget`, `scale` and `slack`, the summaries are those that existed when the cache window of a prompt of
-        that size began. Tokens are by the session's counter.
-        """
-        shared = self._shared
-        if budget is not None:
-            budget = validation.validate_integer(budget, "budget")
-        if messages is not None:
-            messages = validation.validate_integer(messages, "messages")
-        if since is not None:
-            since = validation.validate_integer(since, "since")
-        context = await self._find()
-        if context is None:
-            return self._gather_nothing()
-        store, redactor, at = shared.storage, shared.redactor, self._at
-        if messages is not None:
-            gathered = await pipeline.gather_last(store, context, at, messages, redactor)
-        elif budget is not None and scale and slack:
-            gathered = await gather_window(store, context, at, shared.frame, budget, scale, slack, redactor)
-        elif budget is not None:
-            gathered = await pipeline.gather_newest(store, context, at, shared.frame, budget, redactor)
-        elif since is not None:
-            gathered = await pipeline.gather_since(store, context, at, since, redactor, began)
-        else:
-            gathered = await pipeline.gather_all(store, context, at, redactor)
-        return await self._add_labels(gathered)
-
-    async def _add_labels(self, gathered: pipeline.LogSpan) -> pipeline.LogSpan:
-        """Return gathered entries with labels on those that may be outdated, as of now or of a past version's end."""
-        if not gathered.non_messages:
-            return gathered
-        shared = self._shared
-        moment = shared.clock() if self._at is None else gathered.newest
-        labels = await pipeline.load_labels(shared.indexes, gathered.context, gathered.version, moment)
-        return replace(gathered, labels=labels)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
@@ -415,10 +253,10 @@ class View:
         after = validation.validate_integer(after, "after")
         context = await self._find()
         if context is None:
-            self._gather_nothing()
+            self.internals.gather_nothing()
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
-        version = read.version_of(head, self._at)
+        version = read.version_of(head, self.internals.at)
         entries = await shared.storage.read(context, at=version, after=after, limit=limit + 1)
         replacements = await read.replacements_at(shared.storage, context, head, version)
         page = [
@@ -444,10 +282,10 @@ class View:
             raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self._find()
         if context is None:
-            self._gather_nothing()
+            self.internals.gather_nothing()
             return []
         head = await self._shared.storage.head(context)
-        version = read.version_of(head, self._at)
+        version = read.version_of(head, self.internals.at)
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
         replacements = await read.replacements_at(self._shared.storage, context, head, version)
@@ -456,7 +294,7 @@ class View:
             if entry.kind is not Kind.SUMMARY:
                 shown.append(entry)
             elif replacements.replaced_by(entry.version) is None:
-                shown.append(self.redactor.redact_entry(entry))
+                shown.append(self._shared.redactor.redact_entry(entry))
         episodes = await off_loop(lambda: build_episodes(context, shown), len(shown) * EACH)
         return [episode for episode in episodes if status in (None, episode.status)]
 
@@ -489,7 +327,7 @@ class View:
             profile = await read.find_profile(storage, validation.shared_namespace(self.namespace))
             context = None if profile is None else profile.id
         elif context is None:
-            self._gather_nothing()
+            self.internals.gather_nothing()
         if context is None:
             return []
         if isinstance(as_of, int):
@@ -504,7 +342,7 @@ class View:
             history=history,
             as_of=None if as_of is None else validation.parse_moment(as_of, "as_of"),
             valid_at=None if valid_at is None else validation.parse_moment(valid_at, "valid_at"),
-            redactor=self.redactor,
+            redactor=self._shared.redactor,
         )
 
     def _check_time_of_facts(
@@ -513,17 +351,17 @@ class View:
         """Return the version at which facts are read; raise `ValidationError` if the arguments contradict."""
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
-        if scope == "namespace" and self._at is not None:
+        if scope == "namespace" and self.internals.at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
         if history and valid_at is not None:
             raise ValidationError("history is not for one moment: leave one of them out", field="valid_at")
         if not isinstance(as_of, int):
-            return self._at
+            return self.internals.at
         if scope == "namespace":
             raise ValidationError("a version is of one session: give a time", field="as_of")
         version = validation.validate_integer(as_of, "as_of")
-        if self._at is not None and version > self._at:
-            raise ValidationError(f"this view ends at version {self._at}", field="as_of")
+        if self.internals.at is not None and version > self.internals.at:
+            raise ValidationError(f"this view ends at version {self.internals.at}", field="as_of")
         return version
 
     async def get(self, id: str) -> Entry:
@@ -532,7 +370,7 @@ class View:
         A message may be named by the caller's key, which returns its newest edit. Show the result to the owner of the
         data, not to a model. Raises `EntryNotFoundError` if this version has no such entry.
         """
-        return await self._shared.entry(await self._find(), self._at, id, newest=True)
+        return await self._shared.entry(await self._find(), self.internals.at, id, newest=True)
 
     async def keys(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the caller's keys of entries of this session by id; for an edit, the key of the message it edits.
@@ -547,7 +385,7 @@ class View:
             return keys
         lineage = dict((await storage.context(context)).lineage)
         # The last visible version of this log and of those it was forked from.
-        last_versions = {**lineage, context: self._at or float("inf")}
+        last_versions = {**lineage, context: self.internals.at or float("inf")}
         for entry in await storage.get(ids):
             if entry is None or entry.kind is not Kind.MESSAGE:
                 continue
@@ -568,7 +406,11 @@ class View:
         from acms.branches import forks
 
         context = await self._find()
-        return [] if context is None else await forks.list_live_forks(self._shared.storage, context, self._at)
+        return (
+            []
+            if context is None
+            else await forks.list_live_forks(self._shared.storage, context, self.internals.at)
+        )
 
     async def ancestry(self) -> list[Branch]:
         """List the line of forks that leads to this session, the first one first, itself last."""
@@ -589,7 +431,9 @@ class View:
         from acms.branches import forks
 
         context = await self._find()
-        return {} if context is None else await forks.read_tags(self._shared.storage, context, self._at)
+        return (
+            {} if context is None else await forks.read_tags(self._shared.storage, context, self.internals.at)
+        )
 
     async def diff(self, other: View | int | str) -> Diff:
         """Compare the active entries with another side: another session, or a version or tag of this one.
@@ -609,7 +453,9 @@ class View:
         return (
             []
             if context is None
-            else await job.read_compactions(self._shared.storage, context, self._at, redactor=self.redactor)
+            else await job.read_compactions(
+                self._shared.storage, context, self.internals.at, redactor=self._shared.redactor
+            )
         )
 
     async def citations(self) -> list[Citation]:
@@ -628,8 +474,8 @@ class View:
 
         version = validation.validate_integer(version, "version")
         context = await self._find()
-        replaced = await job.expand_summary(self._shared.storage, context, self._at, version)
-        return list(self.redactor.redact_entries(replaced))
+        replaced = await job.expand_summary(self._shared.storage, context, self.internals.at, version)
+        return list(self._shared.redactor.redact_entries(replaced))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
@@ -646,7 +492,7 @@ class View:
         shared = self._shared
         context = await self._find()
         if context is None:
-            self._gather_nothing()
+            self.internals.gather_nothing()
             return SessionStats(
                 session_id=self.session_id,
                 version=0,
@@ -662,7 +508,7 @@ class View:
                 tier=shared.tier,
             )
         head = await shared.storage.head(context)
-        version = read.version_of(head, self._at)
+        version = read.version_of(head, self.internals.at)
         messages, tokens = await read.count_messages(shared.storage, context, head, version)
         replacements = await read.replacements_at(shared.storage, context, head, version)
         active_messages, active_tokens = await count_active(
@@ -719,12 +565,3 @@ class View:
                 return episodes[-1]
             before = entries[0].version if entries else 0
         return 0
-
-    def _plan_nothing(self, budget: int) -> ContextItems:
-        return pipeline.plan_window(self._gather_nothing(), budget, self._shared.counter, self._shared.frame)
-
-    def _gather_nothing(self) -> pipeline.LogSpan:
-        """Return an empty result for a log without entries; raise `ValidationError` for a view of a past version."""
-        if self._at:
-            raise ValidationError(f"the log ends at version 0, {self._at} does not exist yet", field="at")
-        return pipeline.LogSpan("", 0, Replacements(()), [], [], whole=True)

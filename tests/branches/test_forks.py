@@ -374,11 +374,11 @@ async def test_a_child_shares_the_index_of_its_parent(store: Any) -> None:
         [{"role": "user", "content": f"note {n} about orders and databases"} for n in range(600)]
     )
     await session.recall("orders databases", token_budget=100)
-    before = session.index
+    before = session.internals.index_stats
     assert before.builds
     child = await session.fork()
     await child.recall("orders databases", token_budget=100)
-    after = child.index
+    after = child.internals.index_stats
     assert after.builds - before.builds <= 1, "a sight of the same parts"
     assert after.bytes < before.bytes * 1.1, "nothing is kept twice"
     assert after.healed == before.healed

@@ -30,7 +30,7 @@ def verb_arguments(of: type) -> dict[str, list[tuple[str, object, object]]]:
     }
 
 
-NEEDS_THE_STORE = {"context_id", "entries", "recall_for_prompt", "said", "wait_pending"}
+NEEDS_THE_STORE = {"context_id", "entries", "internals", "wait_pending"}
 """What prompts are built from, and the worker of this process."""
 
 

@@ -830,7 +830,7 @@ async def test_a_long_compacted_log_is_read_without_what_is_out_of_force(storage
         assert window[0].role is None
         stats = await session.get_session_stats()
         assert (stats.active_messages, stats.messages, stats.active_tokens) == (10, 2000, 50 + 4)
-        cache = session.cache
+        cache = session.internals.cache_stats
         assert cache is not None
         assert cache.misses < 200
 

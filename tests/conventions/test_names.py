@@ -51,7 +51,7 @@ OTHERWISE = {
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
     "reach": "prompt.summaries.reach",
-    "said": "acms_eval.nouns.Said prompt.steps.said view.said prompt.selected.said",
+    "said": "acms_eval.nouns.Said",
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """
         acms_eval.baselines._units contract.caller_cache.units

@@ -111,8 +111,8 @@ async def none_is_lost(name: str, seeds: range) -> None:
             stored = "\n".join([json.dumps(entry_to_json(one), ensure_ascii=False) for one in entries])
             assert not missing_leaves(text_leaves(message), stored), (name, seed, message)
             assert BYTES not in stored
-            gathered = await session.said()
-            own = find_sealed_compaction(session, gathered.replacements, codec.vendors)
+            gathered = await session.internals.read_span()
+            own = find_sealed_compaction(session.internals, gathered.replacements, codec.vendors)
             units = gathered.units if own is None else substitute_summary(gathered.units, own)
             prompt = [one for group in build_groups(units, "", codec.vendors) for one in group.messages]
             payload = codec.render(prompt)

@@ -734,10 +734,10 @@ async def test_what_was_redacted_is_remembered_until_it_is_erased() -> None:
         assert first == second
         entry, again = [(await session.entries())[0] for _ in range(2)]
         assert entry is again
-        assert entry is session.redactor.redact_entry(await session.get(one))
+        assert entry is session.internals.redactor.redact_entry(await session.get(one))
         await session.erase(one)
         erased = await session.get(one)
-        assert session.redactor.redact_entry(erased) is erased
+        assert session.internals.redactor.redact_entry(erased) is erased
 
 
 def test_what_is_remembered_is_bounded_by_bytes() -> None:

@@ -217,8 +217,8 @@ async def test_erasing_a_message_leaves_nothing_of_it(storage: Handle) -> None:
 async def test_a_render_that_was_under_way_when_something_was_erased_is_not_kept(storage: Handle) -> None:
     async with open_session(storage) as of:
         ids = await say_turns(of)
-        assert of.render_log
-        found = await of.render_log.begin()
+        assert of.internals.render_log
+        found = await of.internals.render_log.begin()
         assert found
         manifest = (await Prompt(OpenAIChat("gpt-4o")).history(of).render(budget=900)).manifest
         await of.renders()

@@ -89,7 +89,7 @@ async def test_a_long_log_is_not_read_again(store: InMemoryKV, scribe: Scribe) -
             word_for_number(number) for number in range(300)
         ]
         run = Summaries(store, summarizer=scribe).run(ID, CODEC.counter, tokens=60)
-        loaded, gathered = await run.of_log(session, room=500)
+        loaded, gathered = await run.of_log(session.internals, room=500)
         assert not gathered.whole
         assert len(gathered.units) < 60
         assert loaded.strategy.covers == 1  # the stored text, in place of all that it stands for
@@ -159,7 +159,7 @@ async def test_what_is_rewritten_behind_it_costs_one_look_at_the_whole(
         assert (after.data, new.atoms, new.chain) == (before.data, old.atoms, old.chain)
         assert new.stamp != old.stamp
         run = Summaries(store, summarizer=scribe).run(ID, CODEC.counter, tokens=60)
-        assert not (await run.of_log(session))[1].whole  # known again without reading all
+        assert not (await run.of_log(session.internals))[1].whole  # known again without reading all
 
 
 async def test_one_that_is_too_long_now_costs_one_look_at_the_whole(
@@ -171,7 +171,7 @@ async def test_one_that_is_too_long_now_costs_one_look_at_the_whole(
         await summary_prompt(session, store, scribe).render(budget=500)
         scribe.say = lambda request: "a short one"
         run = Summaries(store, summarizer=scribe).run(ID, CODEC.counter, tokens=20)
-        loaded, gathered = await run.of_log(session)
+        loaded, gathered = await run.of_log(session.internals)
         assert gathered.whole
         assert (loaded.strategy.text, loaded.strategy.covers) == ("", 0)
         assert "more than 20 tokens" in run.reason

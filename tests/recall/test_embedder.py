@@ -473,7 +473,7 @@ async def test_a_reopened_file_ranks_the_same_without_asking_for_a_vector_again(
         assert after == before
         assert (after.coverage, after.confidence) == (1, before.confidence)
         assert embedder.texts == ["which orders has m17?"]
-        assert session.index.healed == 0
+        assert session.internals.index_stats.healed == 0
 
 
 # ── erasure ─────────────────────────────────────────────────────────────────────────────────────────────────────────

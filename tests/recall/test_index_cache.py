@@ -382,12 +382,14 @@ async def test_nothing_is_kept_of_a_short_log(storage: Storage, config: ACMSConf
         await session.ingest_many(long_conversation(0, 255))
         for _ in range(2):
             await session.recall("orders")
-        assert (session.index.contexts, session.index.bytes, session.index.hits) == (0, 0, 0)
+        stats = session.internals.index_stats
+        assert (stats.contexts, stats.bytes, stats.hits) == (0, 0, 0)
         await session.ingest_many(long_conversation(255, 1))
         for _ in range(3):
             await session.recall("orders")
-        assert (session.index.contexts, session.index.hits) == (1, 2)
-        assert session.index.bytes > 10_000
+        stats = session.internals.index_stats
+        assert (stats.contexts, stats.hits) == (1, 2)
+        assert stats.bytes > 10_000
 
 
 async def test_twenty_first_recalls_at_once_build_one_index(storage: Storage, config: ACMSConfig) -> None:
@@ -395,7 +397,7 @@ async def test_twenty_first_recalls_at_once_build_one_index(storage: Storage, co
         await session.ingest_many(long_conversation(0, 300))
         found = await asyncio.gather(*(session.recall("which host runs orders?") for _ in range(20)))
         assert all(comparable_items(items) == comparable_items(found[0]) for items in found)
-        assert (session.index.builds, session.index.hits) == (1, 19)
+        assert (session.internals.index_stats.builds, session.internals.index_stats.hits) == (1, 19)
 
 
 async def test_an_index_that_nobody_waits_for_any_more_is_built_to_its_end_before_another_is_begun(
@@ -441,7 +443,7 @@ async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
     async with session_on(storage, "0", config=config) as session:
         await session.ingest_many(long_conversation(0, 300))
         await session.recall("orders")
-        one = session.index.bytes
+        one = session.internals.index_stats.bytes
     small = cache_config(config.cache.enabled, index_bytes=int(one * 2.5))
     other = MemoryStorage()
     async with (
@@ -453,14 +455,14 @@ async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
         for session in sessions:
             await session.ingest_many(long_conversation(0, 300))
         before = [await comparable_recalls(session) for session in sessions]
-        assert first.index.contexts == 2
-        assert first.index.bytes <= small.cache.index_bytes
-        builds = first.index.builds
+        assert first.internals.index_stats.contexts == 2
+        assert first.internals.index_stats.bytes <= small.cache.index_bytes
+        builds = first.internals.index_stats.builds
         await third.recall("orders")
         await second.recall("orders")
-        assert first.index.builds == builds  # both are still there
+        assert first.internals.index_stats.builds == builds  # both are still there
         assert [await comparable_recalls(session) for session in sessions] == before
-        assert first.index.builds > builds
+        assert first.internals.index_stats.builds > builds
 
 
 async def test_a_recall_counts_the_bytes_of_its_own_index_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,20 +483,20 @@ async def test_a_recall_counts_the_bytes_of_its_own_index_only(monkeypatch: pyte
         monkeypatch.setattr(Segment, "bytes", property(counting))
         await sessions[0].recall("orders")
         assert len(counted) == 1  # with thousands of sessions a recall is as fast as with one
-        assert sessions[0].index.contexts == len(sessions)
+        assert sessions[0].internals.index_stats.contexts == len(sessions)
 
 
 async def test_forks_share_the_index_of_what_they_inherit(storage: Storage, config: ACMSConfig) -> None:
     async with session_on(storage, config=config) as session:
         await session.ingest_many(long_conversation(0, 1000))
         await session.recall("orders")
-        alone = session.index.bytes
+        alone = session.internals.index_stats.bytes
         for number in range(5):
             await fork_behind_back(session, 990 + number, f"fork {number}")
             async with session_on(storage, f"fork {number}", config=config) as child:
                 await child.recall("orders")
-        assert session.index.contexts == 6
-        assert session.index.bytes < 1.5 * alone
+        assert session.internals.index_stats.contexts == 6
+        assert session.internals.index_stats.bytes < 1.5 * alone
 
 
 async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
@@ -508,7 +510,7 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
         await session.close_episode()
         await ingest_texts(session, "now")
         before = await comparable_recalls(session)
-        assert session.index.healed == 0
+        assert session.internals.index_stats.healed == 0
     written: list[int] = []
     write = cards.encode_index_record
 
@@ -519,10 +521,10 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
     monkeypatch.setattr(cards, "encode_index_record", counted)
     async with session_on(open_storage(url), config=config) as again:
         assert await comparable_recalls(again) == before
-        assert (again.index.healed, len(written)) == (0, 0)
+        assert (again.internals.index_stats.healed, len(written)) == (0, 0)
         await ingest_texts(again, "one more about orders")
         await comparable_recalls(again)
-        assert (again.index.healed, len(written)) == (0, 1)
+        assert (again.internals.index_stats.healed, len(written)) == (0, 1)
 
 
 async def test_the_words_of_old_messages_are_not_read_again_by_a_recall(
@@ -575,11 +577,11 @@ async def test_the_cards_a_killed_process_did_not_store_are_written_by_the_next_
     assert ran.returncode == 9
     async with session_on(open_storage(url), config=config) as session:
         found = await comparable_recalls(session)
-        assert 0 < session.index.healed <= 80
+        assert 0 < session.internals.index_stats.healed <= 80
         assert len(await log_of(session)) == 80
     async with session_on(open_storage(url), config=config) as session:
         assert await comparable_recalls(session) == found
-        assert session.index.healed == 0
+        assert session.internals.index_stats.healed == 0
     async with session_on(MemoryStorage(), config=ACMSConfig()) as whole:
         await whole.ingest_many(long_conversation(0, 80))
         assert await comparable_recalls(whole) == found

@@ -40,10 +40,9 @@ from acms.model import Json
 from acms.ports import KVMemory
 from acms.prompt import builder as _prompt
 from acms.prompt import pins as _pins
-from acms.results import Diff, IndexStats, MessageReceipt
+from acms.results import Diff, MessageReceipt
 from acms.storage import kv as _kv
 from acms.storage.kv_home import Clock, utc_now
-from acms.storage.wrapper import CacheStats
 
 __all__ = [
     "ACMS",
@@ -77,8 +76,6 @@ class View(BlockingProxy, Reads):
 
     entries = define_verb(_view.View.entries)
     context_id = define_verb(_view.View.context_id)
-    said = define_verb(_view.View.said)
-    recall_for_prompt = define_verb(_view.View.recall_for_prompt)
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how the active content differs from another session, or from a version or tag of this one."""
@@ -90,13 +87,9 @@ class ACMS(View, ClosableProxy, Writes):
 
     __init__ = init_from_arguments(_async.ACMS)
 
-    cache: CacheStats | None = property_of_inner(
-        "cache", "How the cache in front of the storage is doing; None when it is off."
-    )
     last_receipt: MessageReceipt | None = property_of_inner(
         "last_receipt", "What the last ingested message became; None before the first one."
     )
-    index: IndexStats = property_of_inner("index", "How the indexes of the storage handle are doing.")
 
     wait_pending = define_verb(_async.ACMS.wait_pending)
     events = make_blocking_iterator(_async.ACMS.events)

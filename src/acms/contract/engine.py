@@ -273,8 +273,8 @@ class ACS:
     async def _render_log(self) -> RenderLog | None:
         """Return the render log of the first session that has one, or None."""
         for session in self._sessions():
-            if session.render_log is not None:
-                return await session.render_log.begin()
+            if session.internals.render_log is not None:
+                return await session.internals.render_log.begin()
         return None
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -553,7 +553,7 @@ class ACS:
             names: set[str] = set()
             for candidate in candidates:
                 names.update(name for name in candidate.entities if not name.isalnum())
-            shares = [session.external_share for session in self._sessions()]
+            shares = [session.internals.external_share for session in self._sessions()]
             terms = Terms(
                 mode=rendering.mode,
                 gaze=gaze_of_request(request, known_names=names),

@@ -267,7 +267,7 @@ class Memory:
 
     async def _labels(self) -> Labels:
         """Return the staleness labels of its messages and summaries."""
-        return (await self._session.said(messages=1)).labels
+        return (await self._session.internals.read_span(messages=1)).labels
 
     async def _labels_of(self, context: str) -> Labels:
         """Return the staleness labels of the messages and summaries of a log."""
@@ -332,7 +332,7 @@ class Memory:
         `lead` is put before the text, and `about` only adds entities. A blocked entry has no text, and only the
         entities that the request names.
         """
-        mode = strictest_mode(self._mode, self._session.redactor.mode or Privacy.ALLOW, row.privacy)
+        mode = strictest_mode(self._mode, self._session.internals.redactor.mode or Privacy.ALLOW, row.privacy)
         candidate = Candidate(
             id=row.id,
             source=Layer.L2,

@@ -78,7 +78,7 @@ def _is_turn_unfinished(entries: Sequence[Entry]) -> bool:
 
 def hide_entries(session: ACMS, hidden_ids: Collection[str]) -> Readable:
     """Return a session without some entries, as a prompt reads it; tool groups go as a whole."""
-    return _Without(session, frozenset(hidden_ids)) if hidden_ids else session
+    return _Without(session, frozenset(hidden_ids)) if hidden_ids else session.internals
 
 
 class _Without(SelectedLog):

@@ -168,7 +168,9 @@ async def recall_items(
     session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: str | None = None
 ) -> ContextItems:
     """Recall the items that match a query, by default from all sessions of a named namespace."""
-    return await session.recall_for_prompt(well_formed(query), budget=budget, scope=scope, limit=limit)
+    return await session.internals.recall_for_prompt(
+        well_formed(query), budget=budget, scope=scope, limit=limit
+    )
 
 
 async def _load_originals(
@@ -288,7 +290,7 @@ def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -
 
 async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
     try:
-        return original_of_entry(session.redactor.redact_entry(await session.get(id)), dialect)
+        return original_of_entry(session.internals.redactor.redact_entry(await session.get(id)), dialect)
     except EntryNotFoundError:  # recalled from another session
         return None
 

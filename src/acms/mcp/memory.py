@@ -58,7 +58,7 @@ class Local:
 
     async def entry(self, id: str) -> Entry:
         """Return an entry after the privacy stage of the session."""
-        return self.session.redactor.redact_entry(await self.session.get(id))
+        return self.session.internals.redactor.redact_entry(await self.session.get(id))
 
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int

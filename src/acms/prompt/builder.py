@@ -49,6 +49,7 @@ from acms.prompt.steps import (
     Readable,
     RecallStep,
     SessionAtService,
+    SessionOrView,
     ShrinkingContent,
     Step,
     SummarisedContent,
@@ -240,7 +241,7 @@ class Builder(Recipe):
 
     def recall(
         self,
-        session: Readable | SessionAtService | Inside,
+        session: Readable | SessionOrView | SessionAtService | Inside,
         query: str,
         *,
         tokens: int | None = None,
@@ -560,8 +561,8 @@ def _text_and_parts(content: str | Part | Sequence[Part]) -> tuple[str, list[Par
 
 def _validate_session(value: object) -> Readable:
     """Return a session or view, of this process or of a service; `ValidationError` for anything else."""
-    if isinstance(value, Readable | SessionAtService):
-        return contents.cast_to_readable(value)
+    if isinstance(value, Readable | SessionOrView | SessionAtService):
+        return contents.find_readable(value)
     sync_import = suggest_sync_import(value)
     if sync_import:
         message = "this is a session of acms.sync: use Prompt of acms.sync with it"

@@ -10,7 +10,17 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import FixedNode, Hint, Inside, Log, Readable, SessionAtService, Step, WrittenMessage
+from acms.prompt.steps import (
+    FixedNode,
+    Hint,
+    Inside,
+    Log,
+    Readable,
+    SessionAtService,
+    SessionOrView,
+    Step,
+    WrittenMessage,
+)
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
@@ -20,6 +30,7 @@ Content: TypeAlias = Union[
     Part,
     Node,
     Readable,
+    SessionOrView,
     SessionAtService,
     Inside,
     "Recipe",
@@ -72,8 +83,8 @@ def _parse_content(content: object, field: str, nested: list[Recipe], depth: int
         return _parse_content([content], field, nested)
     if isinstance(content, Mapping):
         return [WrittenMessage(message) for message in contents.parse_message_mapping(content, field)]
-    if isinstance(content, Readable | SessionAtService):
-        return [Log(contents.cast_to_readable(content))]
+    if isinstance(content, Readable | SessionOrView | SessionAtService):
+        return [Log(contents.find_readable(content))]
     if isinstance(content, Recipe):
         nested.append(content)
         return _steps_of(content, field)
@@ -125,4 +136,4 @@ def _role_of(parts: Sequence[object]) -> Role:
 def suggest_sync_import(value: object) -> tuple[str, ...]:
     """Return the import to suggest for a session of the blocking API; empty for any other value."""
     inner = getattr(value, "inner", None)
-    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | SessionAtService) else ()
+    return ("from acms.sync import Prompt",) if isinstance(inner, SessionOrView | SessionAtService) else ()

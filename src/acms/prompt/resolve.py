@@ -313,7 +313,9 @@ class Resolver:
         counts_alike = session.counter.name == self._codec.counter.name
         read_budget = None if limit is None else int(limit * MARGIN)
         while True:
-            span = await session.said(budget=read_budget, messages=count, scale=scale, slack=budget.slack)
+            span = await session.read_span(
+                budget=read_budget, messages=count, scale=scale, slack=budget.slack
+            )
             if read_budget is None or limit is None or span.whole or counts_alike:
                 return span
             groups = self._build_groups(span, session, budget)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from acms.log.in_force import EntryGroup
 from acms.model import Entry
-from acms.prompt.steps import Readable
+from acms.prompt.steps import Readable, SessionOrView
 
 if TYPE_CHECKING:
     from acms.ports import StorageBackend, TokenCounter
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class SelectedLog:
     """A session as a prompt reads it, without the units of entries that are not to be shown."""
 
-    def __init__(self, session: Readable, shows: Callable[[EntryGroup[Entry]], bool]) -> None:
-        self._session = session
+    def __init__(self, session: Readable | SessionOrView, shows: Callable[[EntryGroup[Entry]], bool]) -> None:
+        self._session = session.internals if isinstance(session, SessionOrView) else session
         self._shows = shows
 
     @property
@@ -68,7 +68,7 @@ class SelectedLog:
         """Return the id of its log; None while nothing was written."""
         return await self._session.context_id()
 
-    async def said(self, *, budget: int | None = None, **options: Any) -> LogSpan:
+    async def read_span(self, *, budget: int | None = None, **options: Any) -> LogSpan:
         """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget.
 
         The session is read again with a budget that is larger by the tokens of the entries that were hidden, until no
@@ -77,7 +77,7 @@ class SelectedLog:
         hidden_tokens = 0
         while True:
             read_budget = None if budget is None else budget + hidden_tokens
-            span = await self._session.said(budget=read_budget, **options)
+            span = await self._session.read_span(budget=read_budget, **options)
             units = [unit for unit in span.units if self._shows(unit)]
             hidden = [unit for unit in span.units if not self._shows(unit)]
             newly_hidden_tokens = sum(entry.tokens for unit in hidden for entry in unit.entries)
@@ -92,7 +92,7 @@ class SelectedLog:
         return await self._session.recall_for_prompt(query, exclude=exclude, **options)
 
 
-def show_only(session: Readable, ids: Iterable[str]) -> SelectedLog:
+def show_only(session: Readable | SessionOrView, ids: Iterable[str]) -> SelectedLog:
     """Return a session of which only some entries are shown; a tool call with its results if one of them is."""
     shown_ids = frozenset(ids)
     return SelectedLog(session, lambda unit: any(entry.id in shown_ids for entry in unit.entries))

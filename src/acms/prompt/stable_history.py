@@ -646,7 +646,7 @@ class StableHistory:
 
     async def _read_window(self, window: CacheWindow) -> HistoryRead:
         """Read the part of the log that a window shows."""
-        span = await self.session.said(since=window.start_tokens, began=window.began_at)
+        span = await self.session.read_span(since=window.start_tokens, began=window.began_at)
         front_entries = [self.entries[id] for id, _ in window.front_entries]
         front = [self._build_front_group(self.entries[id], size, span) for id, size in window.front_entries]
         sealed_summary = next((entry for entry in front_entries if is_sealed(entry)), None)
@@ -690,7 +690,7 @@ class StableHistory:
         """Read back until the budget is filled and, if the log ends with tool calls, their question is read."""
         read_budget = max(1, int(self.budget * MARGIN))
         while True:
-            span = await self.session.said(budget=read_budget)
+            span = await self.session.read_span(budget=read_budget)
             groups = self._build_groups(span.units, span.labels.by_id(span.units))
             turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
             # Only a turn that ends with tool calls can begin further back.

@@ -48,7 +48,7 @@ class WrittenMessage(NamedTuple):
 
 @runtime_checkable
 class Readable(Protocol):
-    """What a prompt reads: a session at its head, or a view of it at a version."""
+    """What a prompt reads of a session or view: see `acms.session_internals`."""
 
     @property
     def session_id(self) -> str:
@@ -84,7 +84,7 @@ class Readable(Protocol):
         """Return the id of its log; None while nothing was written."""
         ...
 
-    async def said(
+    async def read_span(
         self,
         *,
         budget: int | None = None,
@@ -115,6 +115,16 @@ class Readable(Protocol):
         include_superseded: bool = False,
     ) -> ContextItems:
         """Return the recalled items that a prompt shows with its history."""
+        ...
+
+
+@runtime_checkable
+class SessionOrView(Protocol):
+    """A session at its head, or a view of it at a version, as a caller puts it in a prompt."""
+
+    @property
+    def internals(self) -> Readable:
+        """What a prompt reads of it."""
         ...
 
 
@@ -508,9 +518,9 @@ def build_groups(
     return newest_first
 
 
-def cast_to_readable(session: Readable | SessionAtService) -> Readable:
-    """Return a session with the type that steps have; a session at a service is never read here, but sent there."""
-    return cast("Readable", session)
+def find_readable(session: Readable | SessionOrView | SessionAtService) -> Readable:
+    """Return what a prompt reads of a session. One at a service is returned as it is: it is never read here."""
+    return session.internals if isinstance(session, SessionOrView) else cast("Readable", session)
 
 
 def find_render_service(steps: Sequence[Step]) -> Any:

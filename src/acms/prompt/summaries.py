@@ -252,17 +252,17 @@ class SummaryRun:
         The newest messages that fill `room` tokens are read in any case, all of them for None: a log that fits as a
         whole is shown without a summary.
         """
-        span = await view.said() if room is None else await view.said(budget=room)
+        span = await view.read_span() if room is None else await view.read_span(budget=room)
         reach = await self.reach(stamp=span.stamp)
         if not span.whole and count_tokens_before(span.units[0]) > reach:
-            span = await view.said(since=reach) if reach else await view.said()
+            span = await view.read_span(since=reach) if reach else await view.read_span()
         while True:
             units = contents.build_groups(span.units, view.counter.name)
             entries = [entry for unit in span.units for entry in unit.entries]
             loaded = await self.load(units, stamp=span.stamp, whole=span.whole, entries=entries)
             if loaded is not None:
                 return loaded, span
-            span = await view.said()
+            span = await view.read_span()
 
     async def answer(self, need: NeedSummary) -> str | None:
         """Return a text for a question of the fit; None when the summarizer has none, and `warnings` says why."""
@@ -402,7 +402,7 @@ async def _groups_of_steps(steps: Sequence[Step]) -> list[MessageGroup]:
         if isinstance(step, WrittenMessage):
             groups.append(MessageGroup((step.message,)))
         elif isinstance(step, Log):
-            groups += contents.build_groups((await step.session.said()).units, step.session.counter.name)
+            groups += contents.build_groups((await step.session.read_span()).units, step.session.counter.name)
         elif isinstance(step, FixedNode):
             groups += contents.flatten_nodes([step.node])
         else:

@@ -208,7 +208,7 @@ async def _are_labels_current(
 ) -> bool:
     """Return whether no fact that is shown has ended by now, and every doubtful entry carries its label."""
     storage = session.storage
-    labels = (await session.said(messages=1)).labels
+    labels = (await session.read_span(messages=1)).labels
     texts = cache_window.collect_visible_texts((), window.blocks, entries)
     rows_by_log: dict[str, list[Entry]] = {}
     for row in rows:

@@ -41,7 +41,7 @@ async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> di
     session = await call.tenant.session(context)
     version = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
     view = session if version is None else session.at(version)
-    entry = session.redactor.redact_entry(await view.get(id))
+    entry = session.internals.redactor.redact_entry(await view.get(id))
     head = await storage.head(context)
     replacements = await replacements_at(storage, context, head, head.version if version is None else version)
     return {**encode_noun(entry, Entry), "inForce": replacements.replaced_by(entry.version) is None}

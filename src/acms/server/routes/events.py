@@ -72,7 +72,12 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     start = call.headers.get("last-event-id") or call.query.after
     cursor = await parse_cursor(storage, context, start)
     followed = Followed(
-        storage, context, cursor, session.redactor, handle=call.tenant.handle, ended=streams.is_ending
+        storage,
+        context,
+        cursor,
+        session.internals.redactor,
+        handle=call.tenant.handle,
+        ended=streams.is_ending,
     )
     headers = {"X-Accel-Buffering": "no"}
     return Reply(body=_stream_event_lines(followed, call.query.follow), media=EVENTS, headers=headers)

@@ -164,7 +164,7 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
     )
     page = entries[: query.limit]
     cursor = anchor_version(page[-1]) if len(entries) > query.limit else None
-    data = [encode_noun(entry, BriefEntry) for entry in session.redactor.redact_entries(page)]
+    data = [encode_noun(entry, BriefEntry) for entry in session.internals.redactor.redact_entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
 

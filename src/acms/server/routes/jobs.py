@@ -150,7 +150,7 @@ async def _list_compactions_of_job(tenant: Tenant, job: Job) -> Sequence[Compact
     try:
         session = await tenant.session(job.context)
         return await compaction.read_compactions(
-            tenant.handle, job.context, None, job.id, redactor=session.redactor
+            tenant.handle, job.context, None, job.id, redactor=session.internals.redactor
         )
     except SessionNotFoundError:  # deleted since
         return []

@@ -459,7 +459,7 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     replacements = await replacements_at(storage, head.context, head, head.version)
     data = [
         {**encode_noun(entry, BriefEntry), "inForce": replacements.replaced_by(entry.version) is None}
-        for entry in session.redactor.redact_entries(page)
+        for entry in session.internals.redactor.redact_entries(page)
     ]
     next_cursor = page[-1].version if len(entries) > query.limit else None
     return reply_with_page(data, next_cursor, headers=build_etag_header(head))
