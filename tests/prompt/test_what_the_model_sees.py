@@ -279,3 +279,36 @@ async def test_the_question_of_a_turn_stands_once_beside_a_large_output(budget: 
         prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question)
         rendered = await prompt.render(budget=budget)
     assert [one.text for one in rendered.placed].count(question) == 1
+
+
+@pytest.mark.parametrize("keep", ["turns", "turn"])
+async def test_a_newer_statement_of_another_session_says_that_it_is_later(keep: str) -> None:
+    storage = open_storage("memory://")
+    other = ACMS("other", storage, None, namespace="user:1")
+    now = ACMS("now", storage, None, namespace="user:1")
+    await _say_exchanges(other, 0, ("The port of the orders database is 4000.", "Noted."))
+    await _say_exchanges(now, 1, ("The port of the orders database is 5432.", "Noted."))
+    await _say_exchanges(other, 2, ("The port of the orders database is 6432 now.", "Noted."))
+    await _say_exchanges(other, 3, *[(f"Item {n} of the list.", f"Item {n}, yes.") for n in range(200)])
+    question = "Which port does the orders database use?"
+    await now.ingest("user", question, created_at=MONDAY + timedelta(days=4))
+    prompt = Prompt(OpenAIChat("gpt-4o")).history(now).recall(now, question, keep=keep)
+    rendered = await prompt.render(budget=700)
+    (block,) = [one.text for one in rendered.placed if "<recalled>" in one.text]
+    assert "user, 2026-11-02, session other: The port of the orders database is 4000." in block
+    assert (
+        "user, 2026-11-04, session other, later than the messages above: The port of the orders database is 6432 now."
+        in block
+    )
+    again = await prompt.render(budget=700)
+    assert again.payload == rendered.payload
+
+
+async def test_sessions_of_one_day_are_dated_too() -> None:
+    storage = open_storage("memory://")
+    other = ACMS("other", storage, None, namespace="user:1")
+    now = ACMS("now", storage, None, namespace="user:1")
+    await _say_exchanges(other, 0, ("The port of the orders database is 4000.", "Noted."))
+    await _say_exchanges(now, 0, ("Hello", "Hello!"))
+    rendered = await _prompt_for_question(now, "Which port does the orders database use?").render(budget=700)
+    assert any("user, 2026-11-02, session other: The port" in one.text for one in rendered.placed)

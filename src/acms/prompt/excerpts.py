@@ -11,9 +11,10 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
-from acms.model import Context, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Context, Kind, Role, Source, Text, ToolCall, ToolResult
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
-from acms.ports import Codec, TokenCounter
+from acms.ports import Codec, StorageBackend, TokenCounter
+from acms.prompt.steps import Readable
 from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
 from acms.results import ContextItem, is_external
 from acms.text import chat_messages, condense
@@ -21,6 +22,8 @@ from acms.text.tokenizer import content_terms, split_words
 
 TOOL_CALL = "tool call"
 """Speaker of a tool call; its results follow an arrow."""
+LATER = "later than the messages above"
+"""Note on an excerpt of another session that is newer than all earlier turns of this one: a correction, perhaps."""
 ARROW = "→"
 SHORT_CALL = 30
 """Tokens for the arguments of an earlier call: a path or a query, and the beginnings of long values."""
@@ -35,33 +38,43 @@ def find_own_logs(context: Context | None) -> set[str]:
     return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
 
 
-def write_pieces(
-    items: Sequence[ContextItem], own_logs: Collection[str], *, same_counter: bool
+async def quote_items(
+    items: Sequence[ContextItem], session: Readable, context: Context | None, counter: TokenCounter
 ) -> tuple[Piece, ...]:
-    """Return recalled items as pieces in their order; a tool call and its results are one piece.
+    """Return recalled items as pieces, oldest first; a tool call and its results are one piece.
 
-    `own_logs` are the log of the conversation and those it was forked from. If some items are from other logs, each
-    piece names its session, except facts: they hold wherever they were stated. `same_counter` says that the tokens of
-    the items were counted as the codec counts.
+    `context` is the log of the session, None for one not yet begun. If some items are from other logs, each piece names
+    its session, except facts: they hold wherever they were stated.
     """
-    items = _sort_oldest_first(items)
+    own_logs = find_own_logs(context)
+    last_turn = None
     has_others = any(not _is_own(item, own_logs) for item in items)
+    if context is not None and has_others:
+        last_turn = await _find_time_of_last_turn(session.storage, context)
     pieces: list[Piece] = []
     group: tuple[str, str] | None = None
-    for item in items:
+    for item in _sort_oldest_first(items):
         if not item.content:
             continue
         if item.group is not None and group == _group_of(item):
             pieces[-1] = _add_result(pieces[-1], item)
             continue
         group = None if item.group is None else _group_of(item)
-        session = _name_session(item, own_logs) if has_others else None
-        text = chat_messages.escape_closing_mark(_write_paragraph(item, session), chat_messages.RECALLED)
+        place = _name_session(item, own_logs, last_turn) if has_others else None
+        text = chat_messages.escape_closing_mark(_write_paragraph(item, place), chat_messages.RECALLED)
         # The item's own count holds only for its text as it is, not with a day or a session.
         is_plain = text == prefix_speaker(item.speaker, item.content)
-        tokens = item.token_count if same_counter and is_plain else None
+        tokens = item.token_count if is_plain and counter.name == session.counter.name else None
         pieces.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(pieces)
+
+
+async def _find_time_of_last_turn(storage: StorageBackend, context: Context) -> datetime | None:
+    """Return when the last turn before the newest question ended; recalled excerpts stand between the two."""
+    messages = await storage.read(context.id, kinds=(Kind.MESSAGE,), newest=2)
+    if messages and messages[-1].role is Role.USER:
+        del messages[-1]  # the question itself
+    return messages[-1].created_at if messages else None
 
 
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -114,19 +127,22 @@ def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
     return parsed is None or parsed[0] in own_logs
 
 
-def _name_session(item: ContextItem, own_logs: Collection[str]) -> str | None:
+def _name_session(item: ContextItem, own_logs: Collection[str], last_turn: datetime | None) -> str | None:
     """Return how an excerpt names the session of an item; None for a fact."""
     if item.source is Source.FACT:
         return None
-    return "this session" if _is_own(item, own_logs) else f"session {item.session_id}"
+    if _is_own(item, own_logs):
+        return "this session"
+    is_later = last_turn is not None and item.created_at > last_turn
+    return f"session {item.session_id}, {LATER}" if is_later else f"session {item.session_id}"
 
 
-def _write_paragraph(item: ContextItem, session: str | None) -> str:
-    """Return an item as a paragraph with its speaker, day and session."""
+def _write_paragraph(item: ContextItem, place: str | None) -> str:
+    """Return an item as a paragraph with its speaker, day and place."""
     calls = any(isinstance(part, ToolCall) for part in item.parts)
     speaks = any(isinstance(part, Text) and part.text.strip() for part in item.parts)
     speaker = TOOL_CALL if calls and not speaks else item.speaker
-    return format_paragraph(speaker, item.content, item.day, place=session, external=is_external(item))
+    return format_paragraph(speaker, item.content, item.day, place=place, external=is_external(item))
 
 
 def _add_result(call: Piece, item: ContextItem) -> Piece:

@@ -534,11 +534,8 @@ class _Renderer:
         """Return recalled items as one block of excerpts."""
         context_id = await session.context_id()
         context = None if context_id is None else await session.storage.context(context_id)
-        pieces = excerpts.write_pieces(
-            excerpts.drop_repeated_facts(items),
-            excerpts.find_own_logs(context),
-            same_counter=self._codec.counter.name == session.counter.name,
-        )
+        new_items = excerpts.drop_repeated_facts(items)
+        pieces = await excerpts.quote_items(new_items, session, context, self._codec.counter)
         return excerpts.write_block(pieces, self._codec)
 
     async def _recall(self, step: RecallStep, tokens: int, shown_ids: Collection[str]) -> ContextItems:

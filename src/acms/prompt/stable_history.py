@@ -768,8 +768,6 @@ class StableHistory:
         if self.recall.tokens is not None:
             budget = min(budget, self.recall.tokens)
         tokens = budget
-        own_logs = excerpts.find_own_logs(self._context)
-        same_counter = self.codec.counter.name == self.session.counter.name
         while tokens > frame_cost:
             items: Sequence[Any] = await self._search_cached(tokens - frame_cost)
             if not take_all:
@@ -780,7 +778,7 @@ class StableHistory:
                 text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
                 if text:
                     new_items.append(item if text == item.content else replace(item, content=text))
-            pieces = excerpts.write_pieces(new_items, own_logs, same_counter=same_counter)
+            pieces = await excerpts.quote_items(new_items, self.session, self._context, self.codec.counter)
             excess = self._cost([self._write_block(pieces)]) - budget if pieces else 0
             if excess <= 0:
                 return pieces
