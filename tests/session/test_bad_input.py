@@ -395,3 +395,29 @@ async def test_an_entry_where_its_id_is_wanted_is_told_so(storage: Storage, verb
             ):
                 await getattr(session, verb)(given, *(["two"] if verb == "replace" else []))
         assert contents_of(await session.entries()) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["contents", "text"])
+async def test_a_message_without_content_names_its_unknown_field(name: str) -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        misspelled = {"role": "user", name: "The port is 6432."}
+        with pytest.raises(ValidationError) as failed:
+            await session.ingest(misspelled)
+        assert (failed.value.field, failed.value.options) == (name, ("content",))
+        with pytest.raises(ValidationError, match=rf"messages\[0\]\.{name}: is no field of a message"):
+            await session.ingest_many([misspelled])
+        assert (await session.get_session_stats()).messages == 0
+        note = f"a message has no content, only unknown fields, which no model sees: {name}"
+        answer = {"role": "assistant", "content": "Noted."}
+        # In a list it must not block the other messages.
+        assert (await session.sync([misspelled, answer])).notes == (note,)
+        assert note in (await session.ingest_many([misspelled, answer]))[0].notes
+
+
+async def test_an_answer_whose_content_is_in_a_field_that_is_not_known_yet_is_stored_with_a_note() -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        answer = {"role": "assistant", "content": None, "hologram": {"ref": "h1"}}
+        entry = await session.get(await session.ingest(answer))
+        assert session.last_receipt is not None
+        assert session.last_receipt.notes[0].endswith("no model sees: hologram")
+        assert "h1" in str(entry.parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -90,7 +91,18 @@ def read_message(
     keep_or_refer = keep if strict or keep is not None else refer
 
     def parse(candidate: Mapping[str, Any]) -> T:
-        return check(foreign.parse_provider_message(candidate, field, keep=keep_or_refer, strict=strict))
+        turns = foreign.parse_provider_message(candidate, field, keep=keep_or_refer, strict=strict)
+        unread_fields = _find_unread_fields(turns)
+        if unread_fields and not in_list and turns[0]["role"] != Role.ASSISTANT:
+            raise ValidationError(
+                "is no field of a message, and the message has no content",
+                field=f"{field}.{unread_fields[0]}" if field else unread_fields[0],
+                options=("content",),
+            )
+        if unread_fields:
+            names = ", ".join(unread_fields)
+            notes[f"a message has no content, only unknown fields, which no model sees: {names}"] = None
+        return check(turns)
 
     try:
         return parse(message), tuple(notes)
@@ -186,3 +198,20 @@ def read_drafts(
         return drafts
 
     return read_message(message, field, config.media, make_drafts, strict=config.strict, in_list=in_list)
+
+
+def _find_unread_fields(turns: Sequence[Turn]) -> list[str]:
+    """Return the names of the unknown fields of a message that consists of nothing else."""
+    parts = [part for turn in turns for part in turn.get("parts") or ()]
+    has_content = any(turn.get("content") or turn.get("tool_call_id") for turn in turns)
+    if has_content or not parts:
+        return []
+    names: list[str] = []
+    for part in parts:
+        if not isinstance(part, Raw) or part.vendor != EXTRA_FIELDS:
+            return []
+        extra = json.loads(part.json)
+        if extra.keys() != {"fields"}:
+            return []
+        names += [name for fields in extra["fields"].values() for name in fields]
+    return names
