@@ -287,11 +287,10 @@ class Verdict:
     def __str__(self) -> str:
         verb = "shown" if self.included else "left out"
         name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
-        return (
-            f"{name} {verb} ({self.rule}): {self.reason} "
-            f"[score {self.score:.2f}; relevance {self.relevance:.2f}, markers add {self.boost:.2f}; "
-            f"{self.tokens} tokens]"
-        )
+        scores = ""
+        if self.score or self.relevance or self.boost:  # what is not ranked has none
+            scores = f"score {self.score:.2f}; relevance {self.relevance:.2f}, markers add {self.boost:.2f}; "
+        return f"{name} {verb} ({self.rule}): {self.reason} [{scores}{self.tokens} tokens]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

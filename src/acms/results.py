@@ -315,7 +315,7 @@ class ContextItems(list[ContextItem]):
         _assign_ranks(self)
         #: The token budget of the request.
         self.budget = budget
-        #: The tokens of all items, including their frames.
+        #: The tokens of all items, including their frames; the days that `text()` adds between them are not counted.
         self.tokens = sum([item.token_count for item in items])
         self.ledger = ledger
         #: The id of the log, and the version of it that was read.

@@ -312,3 +312,29 @@ async def test_sessions_of_one_day_are_dated_too() -> None:
     await _say_exchanges(now, 0, ("Hello", "Hello!"))
     rendered = await _prompt_for_question(now, "Which port does the orders database use?").render(budget=700)
     assert any("user, 2026-11-02, session other: The port" in one.text for one in rendered.placed)
+
+
+async def test_the_ledger_of_a_request_that_keeps_its_excerpts_says_so() -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        first = await session.ingest("user", "The port of the orders database is 5432.")
+        await _say_exchanges(session, 0, *[(f"Item {n} of the list.", f"Item {n}, yes.") for n in range(60)])
+        ticket = (await session.history(limit=30)).entries[20].id
+        prompt = _prompt_for_question(session, "Which port does the orders database use?")
+        first_ledger = (await prompt.render(budget=250)).ledger
+        second_ledger = (await prompt.render(budget=250)).ledger
+    assert first_ledger.why(first).reason.startswith("relevant to the query; in message ")
+    assert second_ledger.why(first).reason.startswith("recalled for an earlier request; in message ")
+    assert "score" not in str(second_ledger.why(first))
+    assert first_ledger.why_not(ticket).rule == "irrelevant"
+    assert second_ledger.why_not(ticket).reason.endswith("the excerpts are those of an earlier request")
+
+
+async def test_a_message_that_does_not_fit_beside_the_days_says_so() -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        for day in range(6):
+            text = f"The orders port of region {day} is {7000 + day}."
+            await session.ingest("user", text, created_at=MONDAY + timedelta(days=day))
+        items = await session.recall("Which orders port has which region?", budget=70)
+        reasons = [verdict.reason for verdict in items.ledger if verdict.rule == "budget"]
+    assert reasons
+    assert all("for the days of the shown messages" in reason for reason in reasons)

@@ -522,10 +522,11 @@ class _UndecidedEntries:
         if parsed is None:
             return None
         context, version = parsed
-        for read in self._manifest().reads:
+        manifest = self._manifest()
+        for read in manifest.reads:
             last_version = read.version if context == read.context else dict(read.lineage).get(context, 0)
             if version <= last_version:
-                return _verdict_of_unread(id, version, read)
+                return _verdict_of_unread(id, version, read, has_excerpts=_has_excerpts(manifest))
             if context == read.context:
                 reason = f"said after v{read.version}, which is what was read"
                 return Verdict(id=id, version=version, included=False, rule="later", reason=reason)
@@ -537,13 +538,19 @@ class _UndecidedEntries:
             yield from ledger
 
 
-def _verdict_of_unread(id: str, version: int, read: Read) -> Verdict:
+def _has_excerpts(manifest: Manifest) -> bool:
+    """Return whether a prompt shows excerpts of a log."""
+    return any(message.pieces and message.sources for message in manifest.messages)
+
+
+def _verdict_of_unread(id: str, version: int, read: Read, *, has_excerpts: bool) -> Verdict:
     """Return the verdict on an entry of a log that was not handed to the fit."""
     rule, reason = "unread", f"not in force at v{read.version}, or nothing that a history shows"
     if version < read.first and read.summary:
         rule, reason = "summary", f"the stored summary {read.summary!r} stands for it"
     elif version < read.first:
-        reason = f"older than v{read.first}: what is older could not fit, and no recall asked for it"
+        recall = "the excerpts are those of an earlier request" if has_excerpts else "no recall asked for it"
+        reason = f"older than v{read.first}: what is older could not fit, and {recall}"
     return Verdict(id=id, version=version, included=False, rule=rule, reason=reason)
 
 
@@ -586,8 +593,9 @@ def _reason_to_show(
 ) -> str:
     """Return why an entry is in a message, and why only in part."""
     reason = f"in message {number} ({message.path})"
-    if rule == "recall" and candidate is not None:
-        reason = f"{candidate.reason}; {reason}"
+    if rule == "recall":
+        why = "recalled for an earlier request" if candidate is None else candidate.reason
+        reason = f"{why}; {reason}"
     if omission is not None and not omission.gone:
         reason = f"{reason}, in part: {omission.reason}"
     return reason

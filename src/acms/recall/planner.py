@@ -373,6 +373,8 @@ def fit_to_budget(
         summed_tokens = sum([item.token_count for item in items])
         excess = max(joined_tokens, summed_tokens) - budget
         if excess <= 0 or limit < 0:
+            if limit < budget and joined_tokens > summed_tokens:
+                choices = [_explain_days(choice, joined_tokens - summed_tokens) for choice in choices]
             return items, choices
         # With a limit of -1, only items that must be shown are chosen: there is no smaller choice.
         limit = max(-1, limit - excess)
@@ -398,6 +400,13 @@ def _leave_out(choice: Choice) -> Choice:
     """Return a choice as not included, because the whole budget is too small to show anything."""
     reason = f"a budget below {LEAST_BUDGET} tokens shows nothing"
     return choice._replace(included=False, rule="budget", reason=reason)
+
+
+def _explain_days(choice: Choice, tokens: int) -> Choice:
+    """Return a choice that did not fit with the tokens of the days between the shown messages, which no item counts."""
+    if choice.rule != "budget" or choice.included:
+        return choice
+    return choice._replace(reason=f"{choice.reason}, besides {tokens} for the days of the shown messages")
 
 
 def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
