@@ -10,6 +10,7 @@ import random
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -338,3 +339,62 @@ async def test_a_message_that_does_not_fit_beside_the_days_says_so() -> None:
         reasons = [verdict.reason for verdict in items.ledger if verdict.rule == "budget"]
     assert reasons
     assert all("for the days of the shown messages" in reason for reason in reasons)
+
+
+LONG_QUESTION = "\n".join(
+    [f"Paragraph {n}: item {n} of the contract costs {n * 17 % 101} euros." for n in range(300)]
+    + ["What does order QX4711 cost?"]
+)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: type(codec).__name__)
+@pytest.mark.parametrize("images", [0, 1, 6])
+@pytest.mark.parametrize("budget", [1_500, 4_000, 8_000])
+async def test_the_question_of_a_loop_stays_whatever_it_holds(codec: Any, images: int, budget: int) -> None:
+    pictures = [
+        {"type": "image_url", "image_url": {"url": f"https://example.org/{n}.png"}} for n in range(images)
+    ]
+    question = "What does order QX4711 cost?" if images else LONG_QUESTION
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await _say_exchanges(session, 0, *[(f"Question {n}?", f"Answer {n}.") for n in range(6)])
+        content = [{"type": "text", "text": question}, *pictures]
+        asked = await session.ingest({"role": "user", "content": content})
+        call = {"id": "c", "name": "read", "arguments": '{"path": "a.txt"}'}
+        await session.ingest("assistant", "", tool_calls=[call])
+        output = "\n".join(f"line {n} of the output {n * 7919 % 100_000}" for n in range(700))
+        await session.ingest("tool", output, tool_call_id="c")
+        prompt = Prompt(codec).system("Help.").history(session).recall(session, "order QX4711")
+        rendered = await prompt.render(budget=budget)
+        shown = next(one.text for one in rendered.placed if asked in one.sources)
+        assert "What does order QX4711 cost?" in shown
+        assert rendered.tokens.upper_bound <= budget
+        assert rendered.tokens.upper_bound > budget * 0.6  # a loop fills its budget
+        is_cut = "left out" in shown or len(shown) < len(question)
+        assert is_cut == any(warning.startswith("question: ") for warning in rendered.warnings)
+        await session.ingest("assistant", "", tool_calls=[{**call, "id": "d"}])
+        await session.ingest("tool", "40 % used", tool_call_id="d")
+        later = await prompt.render(budget=budget)
+        assert shown in [one.text for one in later.placed]
+
+
+async def test_the_ledger_calls_nothing_shown_that_the_fit_left_out() -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        text = "studio item {0} is fine and needs paint. "
+        for n in range(24):
+            await _say_exchanges(
+                session, 0, (f"Report {n}: " + text.format(n) * (20 + 7 * (n * 5 % 9)), "Noted.")
+            )
+        await session.ingest("user", "Look at the files of the studio.")
+        calls = [
+            {"id": f"c{n}", "name": "read", "arguments": json.dumps({"n": "x" * 9_000})} for n in range(3)
+        ]
+        await session.ingest("assistant", "", tool_calls=calls)
+        for n in range(3):
+            output = "\n".join(f"{n} {line} INFO line of output {line * 7919 % 1000}" for line in range(400))
+            await session.ingest("tool", output, tool_call_id=f"c{n}")
+        await session.ingest("assistant", "Done.")
+        entries = await session.entries()
+        for budget in (1_000, 2_000, 4_000):
+            rendered = await _prompt_for_question(session, "What needs paint in the studio?").render(budget)
+            for entry in entries:
+                assert rendered.ledger.why(entry.id).included == rendered.seen(entry.id)

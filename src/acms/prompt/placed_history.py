@@ -5,7 +5,7 @@ The passages recalled for a turn form a *block*, which stands among the messages
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,13 +23,18 @@ class HistoryRead(NamedTuple):
     span: LogSpan
     groups: list[MessageGroup]
     #: System messages, summaries and a question before the groups. Their ids follow, each with the tokens of the text
-    #: shown: a summary has texts of several lengths. A message has 0.
+    #: shown: a summary has texts of several lengths. A message has 0, or the tokens that it was cut to.
     front: list[MessageGroup]
     front_entries: tuple[tuple[str, int], ...]
     #: Whether the groups are all active messages: no summary replaces any of them.
     is_complete: bool
     #: Labels of some of the groups, by id.
     labels: Mapping[str, str]
+
+    @property
+    def front_ids(self) -> frozenset[str]:
+        """Ids of the entries in front."""
+        return frozenset(id for id, _ in self.front_entries)
 
     def collect_labels(self, entries: Mapping[str, Entry]) -> dict[str, str]:
         """Return the labels of the entries shown, by id, without empty ones; `entries` has those in front."""
@@ -50,6 +55,8 @@ class PlacedHistory(NamedTuple):
     older: tuple[MessageGroup, ...] = ()
     #: Messages that are shown cut, by id: tokens of the whole, and of what is shown.
     cut_tokens: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    #: Ids of the entries in front.
+    front_ids: frozenset[str] = frozenset()
 
     def wrap_blocks(self) -> tuple[Node, ...]:
         """Return the nodes with each recalled block in a scope of its own, which names it in the ledger."""
@@ -62,16 +69,23 @@ class PlacedHistory(NamedTuple):
             nodes.append(node)
         return tuple(nodes)
 
+    def keep_cuts(self, shown_ids: Collection[str]) -> PlacedHistory:
+        """Return the history with only the cuts of messages that are shown: the fit may leave out others."""
+        cut_tokens = {id: tokens for id, tokens in self.cut_tokens.items() if id in shown_ids}
+        return self._replace(cut_tokens=cut_tokens)
+
     def list_cut_warnings(self) -> list[str]:
-        """Return a warning for each message of the newest unit that is cut, and one if half of others is missing."""
+        """Return warnings: for a cut question, each cut message of the newest unit, and others if half is missing."""
         newest = next((node for node in reversed(self.nodes) if isinstance(node, MessageGroup)), None)
         newest_ids = set[str]() if newest is None else cache_window.visible_ids([newest])
-        warnings = [
-            f"newest tool call: {shown_tokens:,} of {whole_tokens:,} tokens of {id} are shown"
-            for id, (whole_tokens, shown_tokens) in self.cut_tokens.items()
-            if id in newest_ids
-        ]
-        older_counts = [tokens for id, tokens in self.cut_tokens.items() if id not in newest_ids]
+        warnings: list[str] = []
+        older_counts: list[tuple[int, int]] = []
+        for id, (whole_tokens, shown_tokens) in self.cut_tokens.items():
+            if id in newest_ids or id in self.front_ids:
+                name = "newest tool call" if id in newest_ids else "question"
+                warnings.append(f"{name}: {shown_tokens:,} of {whole_tokens:,} tokens of {id} are shown")
+            else:
+                older_counts.append((whole_tokens, shown_tokens))
         whole_tokens, shown_tokens = (
             sum(tokens[0] for tokens in older_counts),
             sum(tokens[1] for tokens in older_counts),

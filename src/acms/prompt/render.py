@@ -434,6 +434,7 @@ class _Renderer:
             attempts += 1
             if committed or attempts == 3:  # again if another process stored its positions meanwhile
                 break
+        placed_history = placed_history.keep_cuts({id for one in prompt.placed for id in one.message.sources})
         self._omissions += placed_history.list_older(path)
         for id, (whole_tokens, shown_tokens) in placed_history.cut_tokens.items():
             self._omissions.append(

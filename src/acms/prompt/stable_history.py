@@ -338,7 +338,8 @@ class StableHistory:
             other_cost = turn_cost - self._cost([condensed_groups[index]])
             available = int(budget / 2) - other_cost
             if index == last_index:
-                question_cost = self._cost([groups[turn_start]]) if turn_start < last_index else 0
+                question = self._cutter.shorten_question(groups[turn_start], self.budget // 2)
+                question_cost = self._cost([question]) if turn_start < last_index else 0
                 available = max(available, int((budget - question_cost) * self._newest_output_share))
             limits[group.first] = self._cutter.limit_within(group, available)
             turn_cost = other_cost + self._cost(self._cutter.cut([group], limits))
@@ -532,15 +533,18 @@ class StableHistory:
     def _move_question_to_front(
         self, history: HistoryRead, start: int, costs: Sequence[int], groups: Sequence[MessageGroup]
     ) -> HistoryRead:
-        """Put the message that began the newest turn in front, if it is older than the messages shown."""
+        """Put the message that began the newest turn in front, if it is older than the messages shown.
+
+        It may take half of the budget: what does not fit is cut.
+        """
         turn_start = cache_window.find_turn_start(history.groups, question_follows=self.question_follows)
-        if turn_start >= start or costs[turn_start] > self.budget // 2:
+        if turn_start >= start:
             return history
         entry_id = groups[turn_start].messages[0].sources[0]
-        question = self._build_front_group(self.entries[entry_id], 0, history.span)
-        return history._replace(
-            front=[*history.front, question], front_entries=(*history.front_entries, (entry_id, 0))
-        )
+        tokens = self.budget // 2 if costs[turn_start] > self.budget // 2 else 0
+        question = self._build_front_group(self.entries[entry_id], tokens, history.span)
+        front_entries = (*history.front_entries, (entry_id, tokens))
+        return history._replace(front=[*history.front, question], front_entries=front_entries)
 
     async def _with_instructions(self, history: HistoryRead) -> HistoryRead:
         """Put the system messages that the log begins with in front, if not all of it is shown.
@@ -619,7 +623,7 @@ class StableHistory:
                 blocks.append((block.after, self._write_block(pieces, is_first=not blocks)))
         front = [group._replace(mandatory=True) for group in history.front]
         groups = content.mark_newest_mandatory(history.groups)
-        cut_tokens: dict[str, tuple[int, int]] = {}
+        cut_tokens = {id: cut for id, cut in self._cutter.question_cuts.items() if id in history.front_ids}
         for group in history.groups:
             cut_tokens.update(self._cutter.last_cuts.get(group.first, {}))
         from_start = not window.first_version
@@ -627,7 +631,8 @@ class StableHistory:
         is_complete = history.is_complete and from_start
         log = LogRead(self.session, span, is_complete, self._context.lineage, window.first_version)
         nodes = (*front, *cache_window.interleave_blocks(groups, blocks))
-        return PlacedHistory(nodes, window if self._is_stored else None, log, cut_tokens=cut_tokens)
+        stored_window = window if self._is_stored else None
+        return PlacedHistory(nodes, stored_window, log, cut_tokens=cut_tokens, front_ids=history.front_ids)
 
     def _cost(self, nodes: Iterable[MessageGroup | ComposedMessage]) -> int:
         """Return the raw tokens of some nodes."""
@@ -721,15 +726,13 @@ class StableHistory:
         return tuple(reversed(newest_first))
 
     def _build_front_group(self, entry: Entry, tokens: int, span: LogSpan) -> MessageGroup:
-        """Return an entry for the front with its label; for a summary, use its text of `tokens` tokens."""
+        """Return an entry for the front with its label; `tokens` name the text of a summary, or limit a message."""
         self.entries[entry.id] = entry
         levels = summary_levels.levels_of_summary(entry)
         level = next((level for level in levels if level.tokens == tokens), None)
         shown_entry = entry if level is None else summary_levels.at_level(entry, level)
-        labels = {entry.id: label_in_front(entry, span)}
-        return content.build_groups(
-            [EntryGroup((shown_entry,))], self.session.counter.name, self.codec.vendors, labels
-        )[0]
+        (group,) = self._build_groups([EntryGroup((shown_entry,))], {entry.id: label_in_front(entry, span)})
+        return group if level is not None or not tokens else self._cutter.shorten_question(group, tokens)
 
     def _build_groups(
         self, units: Sequence[EntryGroup[Entry]], labels: Mapping[str, str]

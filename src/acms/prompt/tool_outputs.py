@@ -17,6 +17,8 @@ from acms.prompt.cache_window import is_question
 from acms.prompt_types import PromptMessage
 from acms.text import condense
 
+NOTE_TOKENS = 24
+"""Tokens for the note that images are left out."""
 LEAST_SHOWN = 64
 """Fewest tokens of a long message that are worth showing."""
 
@@ -31,6 +33,8 @@ class CallCutter:
         self._condensed_tokens = condensed_tokens
         #: Of the calls that were cut last, by version: tokens of each message, whole and as shown.
         self.last_cuts: dict[int, dict[str, tuple[int, int]]] = {}
+        #: The same of questions that were cut, by id.
+        self.question_cuts: dict[str, tuple[int, int]] = {}
 
     def cut(
         self, groups: Sequence[MessageGroup], limits: Mapping[int, int], question: str = ""
@@ -99,6 +103,35 @@ class CallCutter:
         if tuple(parts) == message.parts:
             return message
         return replace(message, parts=tuple(parts), tokens=None, counter="")
+
+    def shorten_question(self, group: MessageGroup, budget: int) -> MessageGroup:
+        """Return a message of the user within a budget: at most half of it for text, then the images that fit.
+
+        A message that fits is returned whole, and so is anything else.
+        """
+        message = group.messages[0]
+        whole_cost = self._codec.cost(message)
+        if not is_question(group) or whole_cost <= budget:
+            return group
+        texts = tuple([part for part in message.parts if isinstance(part, Text)])
+        has_others = len(texts) < len(message.parts)
+        text_message = replace(message, parts=texts, tokens=None, counter="")
+        limit = self.limit_within(MessageGroup((text_message,)), budget // 2 if has_others else budget)
+        shortened = self._cut_long_message(text_message, limit)
+        parts, left_out = list(shortened.parts), 0
+        for part in message.parts:
+            if isinstance(part, Text):
+                continue
+            longer = replace(shortened, parts=(*parts, part))
+            if self._codec.cost(longer) + NOTE_TOKENS <= budget:
+                parts.append(part)
+            else:
+                left_out += 1
+        if left_out:
+            parts.append(Text(f"[{left_out} of the images or files of this message are left out]"))
+        shortened = replace(shortened, parts=tuple(parts))
+        self.question_cuts.update(dict.fromkeys(message.sources, (whole_cost, self._codec.cost(shortened))))
+        return group._replace(messages=(shortened,))
 
     def condense(
         self, groups: Sequence[MessageGroup], limits: Mapping[int, int], question: str = ""
