@@ -126,3 +126,23 @@ async def test_a_session_that_lost_all_its_messages_is_rendered(name: str) -> No
         rendered = await Prompt(codec).history(session).user("And now?").render(budget=400)
         accepts(rendered.payload)
         assert "Hello" not in str(rendered.payload)
+
+
+@pytest.mark.parametrize("name", CODECS)
+async def test_a_nul_in_the_json_of_a_call_or_block_does_not_block_the_log(name: str) -> None:
+    codec, accepts = CODECS[name]
+    call = {"type": "tool_use", "id": "c1", "name": "write", "input": {"data": "a\0b", "path": "\\u0000.txt"}}
+    citation = {"type": "char_location", "cited_text": "a\0b", "document_index": 0, "document_title": "t"}
+    citation |= {"start_char_index": 0, "end_char_index": 1}
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.ingest("user", "Write the file.")
+        await session.ingest({"role": "assistant", "content": [call]})
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": "written"}
+        await session.ingest({"role": "user", "content": [result]})
+        text = {"type": "text", "text": "From the file.", "citations": [citation]}
+        await session.ingest({"role": "assistant", "content": [text]})
+        await session.ingest("user", "Go on.")
+        payload = (await Prompt(codec).history(session).render(budget=5_000)).payload
+    codec.check(payload)
+    accepts(payload)
+    assert "written" in str(payload)

@@ -1074,3 +1074,19 @@ def test_a_list_is_shown_as_if_it_had_never_been_another(lists: list[list[dict[s
             openai_chat((await prompt.render(budget=10_000)).payload)
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("gone", ["keep", "retract"])
+async def test_a_list_with_new_ids_may_be_handed_over_again(storage: Storage, gone: Any) -> None:
+    talk = [user_message, assistant_message, user_message, assistant_message, user_message]
+    texts = ["Which database?", "PostgreSQL.", "Which port?", "5432.", "And the user?"]
+
+    def listed(run: int, count: int) -> list[dict[str, Any]]:
+        return [talk[at](texts[at], f"{run}-{at}") for at in range(count)]
+
+    async with session_on(storage) as session:
+        await session.sync(listed(1, 4), gone=gone)
+        assert sync_counts(await session.sync(listed(2, 5), gone=gone)) == (1, 0, 0, 4, 0)
+        # The log knows the last id of this list now, and none of the others.
+        assert sync_counts(await session.sync(listed(2, 5), gone=gone)) == (0, 0, 0, 5, 0)
+        assert [entry.content for entry in await session.entries()] == texts

@@ -6,8 +6,8 @@ common subsequence, at its latest position in the log. Leading instructions of a
 replace the leading instructions of the log. Calls of tools and results whose text changed are matched by the ids of
 their calls, next to matched messages; a streamed answer, the last of the log, by its beginning.
 If no key of a role is known, a framework generated new ids: such messages are matched by role and text directly after
-a matched message, or at the start of both. An answer that was cut short, with messages after it, is the beginning of
-the log's message at its position.
+a matched message, or at the start of both. So are messages under new keys before a message with a known key. An answer
+that was cut short, with messages after it, is the beginning of the log's message at its position.
 A message that lost its content is matched by its position between others, under a key only with the same number of
 tokens: a key that the log does not know indicates a new message. A message corrected in the log is also matched by its
 earlier wordings; such a list is outdated and does not revert the correction.
@@ -259,7 +259,8 @@ class _Matching:
     def match_new_keys(self) -> None:
         """Match messages under new keys with equal messages of the log at the same position, under keys now gone.
 
-        Not for roles of which the log knows a key: there a new key is a new message.
+        Not for roles of which the log knows a key: there a new key is a new message, except before a message with a
+        known key. A framework that generates new ids for every list has such messages, if an earlier list was matched.
 
         Such a message directly follows a matched one. The first message of a list is matched with the first one of the
         log, unless the list has only one message and the log has more: it may be the last one of a trimmed list. A
@@ -273,15 +274,17 @@ class _Matching:
                 rows.append(index)
         conversation_rows = [index for index in rows if index >= self._leading_rows]
         roles = self._roles_with_known_keys()
+        last_known = max(self.anchored, default=-1)
         leading = self._leading_items
 
         if conversation_rows and (len(self.items) - leading > 1 or len(conversation_rows) == 1):
-            self._match_if_same(leading, conversation_rows[0], roles)
+            self._match_if_same(leading, conversation_rows[0], set() if leading < last_known else roles)
         following = dict(pairwise(rows))
         for index in range(leading + 1, len(self.items)):
             previous = self.rows_of_items[index - 1]
             if previous is not None:
-                self._match_if_same(index, following.get(previous), roles)
+                excluded = set[Role]() if index < last_known else roles
+                self._match_if_same(index, following.get(previous), excluded)
         if not roles:
             self._match_trimmed_list(conversation_rows)
 

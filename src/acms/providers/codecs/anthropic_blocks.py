@@ -97,7 +97,21 @@ def _parse_finite_float(digits: str) -> float:
     return number if math.isfinite(number) else _reject_constant(digits)
 
 
-_loads = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float).decode
+_decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float).decode
+
+
+def _loads(text: str) -> Any:
+    """Return the value of a JSON text with U+FFFD for NUL, which providers refuse."""
+    value = _decode(text)
+    return _replace_nul(value) if "\\u0000" in text else value
+
+
+def _replace_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, dict):
+        return {_replace_nul(key): _replace_nul(item) for key, item in value.items()}
+    return list(map(_replace_nul, value)) if isinstance(value, list) else value
 
 
 def parse_call_arguments(text: str) -> tuple[dict[str, Json], str, bool]:
