@@ -130,7 +130,7 @@ async def test_a_session_that_lost_all_its_messages_is_rendered(name: str) -> No
 
 @pytest.mark.parametrize("name", CODECS)
 async def test_a_nul_in_the_json_of_a_call_or_block_does_not_block_the_log(name: str) -> None:
-    codec, accepts = CODECS[name]
+    codec, _ = CODECS[name]
     call = {"type": "tool_use", "id": "c1", "name": "write", "input": {"data": "a\0b", "path": "\\u0000.txt"}}
     citation = {"type": "char_location", "cited_text": "a\0b", "document_index": 0, "document_title": "t"}
     citation |= {"start_char_index": 0, "end_char_index": 1}
@@ -144,5 +144,24 @@ async def test_a_nul_in_the_json_of_a_call_or_block_does_not_block_the_log(name:
         await session.ingest("user", "Go on.")
         payload = (await Prompt(codec).history(session).render(budget=5_000)).payload
     codec.check(payload)
-    accepts(payload)
     assert "written" in str(payload)
+
+
+@pytest.mark.parametrize("name", CODECS)
+async def test_a_second_result_of_a_call_is_not_the_question(name: str) -> None:
+    codec, accepts = CODECS[name]
+    output = "\n".join(f"10:{n // 60:02}:{n % 60:02} GET /orders/{n * 7919 % 9999} 200" for n in range(200))
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for n in range(10):
+            await session.ingest("user", f"Earlier question {n} about lunch.")
+            await session.ingest("assistant", f"Earlier answer {n}.")
+        question = "Why did order QX4711 fail?"
+        await session.ingest("user", question)
+        call = {"id": "c1", "name": "logs", "arguments": "{}"}
+        await session.ingest("assistant", "", tool_calls=[call])
+        await session.ingest("tool", output, tool_call_id="c1")
+        await session.ingest("tool", f"retry\n{output}", tool_call_id="c1")
+        prompt = Prompt(codec).system("You help.").history(session).recall(session, question)
+        payload = (await prompt.render(budget=4_000)).payload
+    accepts(payload)
+    assert question in str(payload)

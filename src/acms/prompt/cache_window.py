@@ -38,6 +38,7 @@ from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segm
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItem
 from acms.text import condense
+from acms.text.chat_messages import ORPHAN
 from acms.text.records import Record, split_records
 
 MOST_BUDGETS_SEARCHED = 32
@@ -214,9 +215,11 @@ def is_label_current(shown_text: str | None, period: Period, entry: Entry, momen
 
 
 def is_question(group: MessageGroup) -> bool:
-    """Return whether a group is a message of the user, and no summary."""
+    """Return whether a group is a message of the user: no summary, and no result of a tool without its call."""
     message = group.messages[0]
-    return message.role is Role.USER and not any(map(is_summary, message.sources))
+    if message.role is not Role.USER or any(map(is_summary, message.sources)):
+        return False
+    return not message.text.startswith(ORPHAN[0])
 
 
 def find_turn_start(groups: Sequence[MessageGroup], *, question_follows: bool) -> int:
