@@ -13,7 +13,7 @@ from datetime import datetime
 from hashlib import sha256
 
 from acms.facts.faults import find_fault, to_utc
-from acms.facts.statements import find_outdated_messages, fold_text, sentences_of_fact, states_fact
+from acms.facts.statements import find_outdated_messages, find_sentences_of_fact, fold_text, states_fact
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
 from acms.log import trust
 from acms.log.doubt import MENTIONS, sentence_names
@@ -680,7 +680,7 @@ def _collect_names(change: _Change) -> list[Json]:
     value = fold_text(change.proposal.value)
     names: dict[str, None] = {}
     for entry in change.sources:
-        stating = sentences_of_fact(entry.content, value, statement)
+        stating = find_sentences_of_fact(entry.content, value, statement)
         for number, (start, end) in enumerate(find_sentence_spans(entry.content)):
             if number in stating:
                 names.update(dict.fromkeys(sentence_names(entry.content[start:end], statement)))
