@@ -20,7 +20,7 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, GoneError, IdempotencyMismatchError, ProviderError
 from acms.facts import adopt, backlog
 from acms.facts.backlog import Batch, Limits, Part, Progress
-from acms.facts.consolidate import Consolidated, Consolidation, Rules, split_rounds
+from acms.facts.consolidate import Consolidated, Consolidation, FactLimits, split_rounds
 from acms.facts.request import FactLog, ensure_profile, read_active_facts
 from acms.jobs.requests import REFLECT, model_name, privacy_of, reflection_kind
 from acms.jobs.worker import Handler
@@ -590,7 +590,7 @@ async def _consolidate_proposals(
 ) -> Consolidated:
     """Decide about proposals by the rules, and return the drafts to append; `key` begins their keys."""
     config = work.config.reflection
-    limits = Rules(
+    limits = FactLimits(
         min_confidence=config.min_confidence,
         max_facts=_max_new_facts(work, answered.batch),
         max_tokens=config.max_fact_tokens,
