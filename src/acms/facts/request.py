@@ -159,7 +159,7 @@ async def _enqueue_job(storage: StorageBackend, context: str, draft: JobDraft) -
         raise result
 
 
-async def catch_up(shared: SharedSession, context: str) -> None:
+async def resume_reflection(shared: SharedSession, context: str) -> None:
     """Resume a reflection that another process requested and did not finish; errors of the store are only logged.
 
     A job that waits for another reflector is enqueued for the reflector of this session instead, because workers with
