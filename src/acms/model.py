@@ -426,7 +426,7 @@ WEBHOOK = "webhook"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work for a worker."""
+    """Work that a worker runs in the background."""
 
     id: str
     kind: str

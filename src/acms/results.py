@@ -441,7 +441,7 @@ class SessionStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """Number of answers of a session that cited an entry."""
+    """The citations of an entry in the answers of a session."""
 
     id: str
     count: int
