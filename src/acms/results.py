@@ -199,10 +199,10 @@ class Certainty(NamedTuple):
     rise: float = 0.0
 
     def __str__(self) -> str:
-        reasons = [f"the best places hold {self.reach:.0%} of what was asked"]
+        reasons = [f"the best places match {self.reach:.0%} of the query"]
         if self.lead:
-            who = "who is named" if self.lead > 0 else "somebody else"
-            reasons.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
+            speaker = "the named speaker" if self.lead > 0 else "another speaker"
+            reasons.append(f"{speaker} said {abs(self.lead):.0%} more of it in one message")
         if self.rise:
             reasons.append(f"the best one answers {self.rise:.0%} by meaning")
         return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(reasons)}"

@@ -617,14 +617,14 @@ async def shorten_turns(
         if len(texts) == 1 or counter.count(text) <= requested:
             break
         if len(text) >= _count_characters(source):  # another round would not end
-            raise call.build_error("its summaries are no shorter than what it read")
+            raise call.build_error("its summaries are no shorter than its input")
         source = [
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
             for text, part in zip(texts, parts, strict=True)
         ]
         parts = await call.split(source, requested)
     if counter.count(text) >= below:
-        raise call.build_error("its summary is no shorter than what it read")
+        raise call.build_error("its summary is no shorter than its input")
     if uses_model:
         text = await asyncio.to_thread(span.complete_summary, text, turns, limit, counter.count)
     if not text:

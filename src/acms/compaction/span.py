@@ -110,10 +110,7 @@ def choose_stretch(
     An outdated summary is always included, together with the summaries after it. With `messages=False` only summaries
     are included. A tool call without an answer is left out: its answer may still come.
     """
-    groups = [_Group((entry,), True, entry.tokens) for entry, _ in active.hidden]
-    for group in active.units:
-        groups.append(_Group(group.entries, group.complete, sum(entry.tokens for entry in group.entries)))
-    groups.sort(key=lambda group: group.sort_key)
+    groups = _list_groups(active)
     active_tokens = _count_tokens(groups)
     tail_start = _find_tail_start(groups, policy, active_tokens)
     older = _select_older(groups, tail_start, policy, outdated)
@@ -138,7 +135,7 @@ def choose_stretch(
     if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
         return (
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
-            f"{limit}: the newest {len(groups) - tail_start} stay, and what is marked or instructs while it is short"
+            f"{limit}: the newest {len(groups) - tail_start} stay, and a few marked messages and instructions"
         )
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
     return Stretch(
@@ -151,6 +148,15 @@ def choose_stretch(
         level=1 + max(levels, default=0),
         renews=renews,
     )
+
+
+def _list_groups(active: EntryGroups) -> list[_Group]:
+    """Return the active groups in reading order, and each hidden entry as a group of its own."""
+    groups = [_Group((entry,), True, entry.tokens) for entry, _ in active.hidden]
+    for group in active.units:
+        tokens = sum(entry.tokens for entry in group.entries)
+        groups.append(_Group(group.entries, group.complete, tokens))
+    return sorted(groups, key=lambda group: group.sort_key)
 
 
 def _collect_entries(groups: Iterable[_Group], outdated: Outdated) -> list[Entry]:

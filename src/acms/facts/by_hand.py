@@ -235,7 +235,7 @@ async def _check_not_private(shared: SharedSession, context: str) -> None:
     """Raise `ConflictError` if a session is private: it must not state facts of its namespace."""
     if (await shared.storage.context(context)).settings.get(PRIVATE):
         raise ConflictError(
-            f"{shared.session_id!r} is private: what is stated in it is not for its namespace",
+            f"{shared.session_id!r} is private: its facts are not shared with its namespace",
             retryable=False,
             options=('state it with scope="session"', "state it in a session that is not private"),
         )

@@ -216,7 +216,7 @@ async def _run_reflection(work: _Work) -> None:
                 changed_batches += 1
                 is_stuck = changed_batches > MAX_CHANGED_BATCHES
                 if is_stuck and await _read_progress(storage, context) == before:
-                    raise ConflictError("what is read changes faster than it can be reflected on") from error
+                    raise ConflictError("the log changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
         work.pace.leave(context)

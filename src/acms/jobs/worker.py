@@ -219,7 +219,7 @@ class Worker:
         return min(max(0.001, seconds), longest)  # a time that has passed gives a minimal wait
 
     async def _find_seconds_until_due(self) -> float | None:
-        """Return the seconds until an unfinished job, whoever holds it, may be due here, or None if there is none."""
+        """Return the seconds until an unfinished job of any worker may be due here, or None if there is none."""
         page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=validation.PAGE))
         waits = [self._seconds_until_claimable(job) for job in page.items if job.kind in self._handlers]
         if page.next_after is not None:  # a job that is not on this page may be due sooner
