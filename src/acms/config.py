@@ -1,4 +1,4 @@
-"""Configuration: frozen values, validated at birth."""
+"""Configuration: frozen values that are validated when they are created."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 
-#: A whole message that does nothing but close: "done", "OK, that's finished.", "Thanks, that fixed it!".
-#: Not "that is not done yet", "give me the complete list", "thanks, but it still fails" (gleanr's probe 5).
+#: Patterns of messages that only close a topic: "done", "OK, that's finished.", "Thanks, that fixed it!".
+#: They do not match "that is not done yet", "give me the complete list", or "thanks, but it still fails".
 CLOSING_PATTERNS: tuple[str, ...] = (
     r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|all|everything|that|this|it|we|i|now)"
     r"(?:['\u2019](?:s|re|m)| is| are| am)?[\s,.!]{1,4}){0,3}"
@@ -42,13 +42,15 @@ CLOSING_PATTERNS: tuple[str, ...] = (
 )
 
 
-def _check_minimum(value: float, name: str, least: float = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise ConfigurationError(f"{name} must be a number of at least {least}, was {value!r}")
+def _check_minimum(value: float, name: str, minimum: float = 0) -> None:
+    """Raise `ConfigurationError` if a setting is not a number of at least `minimum`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value >= minimum:  # this form also refuses NaN
+        raise ConfigurationError(f"{name} must be a number of at least {minimum}, was {value!r}")
 
 
 def _validate_patterns(patterns: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return the patterns of a marker, after checking that each compiles; `name` is the setting in errors."""
+    """Return the patterns as a tuple if each of them compiles; `name` is the setting in errors."""
     if isinstance(patterns, str):
         raise ConfigurationError(f"{name} must be a list of regular expressions, not a string")
     for pattern in patterns:
@@ -61,11 +63,11 @@ def _validate_patterns(patterns: Sequence[str], name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeBoundaryConfig:
-    """When an episode ends by itself."""
+    """When an episode ends automatically."""
 
     #: After this many messages.
     max_turns: int = 6
-    #: Before a message that comes later than this after the one before it.
+    #: Before a message that comes more than this many seconds after the previous one.
     max_time_gap_seconds: float = 1800
     #: After a tool result that answers the last open call.
     close_on_tool_result: bool = True
@@ -87,13 +89,13 @@ class RecallConfig:
     token_budget: int = 4000
     #: Share of the budget reserved for the current episode; the unused part is available to other items.
     current_episode_budget_pct: float = 0.4
-    #: Share of a recall, and of what a prompt recalls, that text of the origin `external` may take while other text
-    #: that answers is left out.
+    #: Share of a recall, also in a prompt, that text of the origin `external` may take while other relevant text is
+    #: left out.
     external_budget_pct: float = 0.25
-    #: Share of a prompt's free tokens that one turn's recall may take beside a history, up to 6,000 tokens. A larger
-    #: share finds more answers; a smaller one means fewer tokens that are paid in full.
+    #: Share of a prompt's free tokens that the recall of one turn may take next to a history, up to 6,000 tokens. A
+    #: larger share finds more answers; a smaller one means fewer tokens that are paid in full.
     effort: float = 0.7
-    #: How long a reranker may take, tries and waits included, before a recall does without it.
+    #: Seconds that a reranker may take, retries and waits included, before a recall does without it.
     rerank_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -111,11 +113,12 @@ class RecallConfig:
 class PrivacyConfig:
     """How the texts of a session are redacted when they are shown and when they are stored (decision 0046)."""
 
-    #: The mode of every message, fact and summary; one with a stricter mode of its own keeps that. None leaves texts
-    #: as they were said, "allow" takes out secrets, keys, cards and bank accounts, "redact" email addresses and
-    #: telephone numbers too, "block" everything but ids and metadata.
+    #: The mode of every message, fact and summary; an entry with a stricter mode keeps its own. None leaves texts
+    #: unchanged, "allow" removes secrets, keys, cards and bank accounts, "redact" also removes email addresses and
+    #: telephone numbers, "block" removes everything but ids and metadata.
     mode: Privacy | None = None
-    #: Redact messages before they are stored, by the mode or at least as "allow" does; this cannot be undone.
+    #: Whether messages are redacted before they are stored, in this mode or at least as in "allow"; this cannot be
+    #: undone.
     redact_before_persist: bool = False
 
     def __post_init__(self) -> None:
@@ -130,16 +133,16 @@ class PrivacyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """Limits of the in-memory caches of a store: recently read entries, and the indexes that recall ranks with."""
+    """Limits of the in-memory caches of a store: recently read entries, and the indexes for ranking recalls."""
 
-    #: Whether entries are kept. Indexes always are.
+    #: Whether entries are cached. Indexes always are.
     enabled: bool = True
-    #: Bytes of text and parts that entries may take; the least recently used contexts go first.
+    #: Maximum bytes of text and parts of cached entries; the least recently used contexts are removed first.
     max_bytes: int = 64 * 1024 * 1024
-    #: Entries that are kept at most, and seconds after which they are read again; None sets no such limit.
+    #: Maximum number of cached entries, and seconds after which they are read again; None for no limit.
     max_entries: int | None = None
     ttl_seconds: float | None = None
-    #: Bytes that indexes may take, vectors included; the least recently used go first.
+    #: Maximum bytes of the indexes, vectors included; the least recently used ones are removed first.
     index_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -153,12 +156,12 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderLogConfig:
-    """Whether a session keeps the requests that it really sent, and for how long: see `View.renders`."""
+    """Whether a session keeps a log of the requests that were sent, and for how long: see `View.renders`."""
 
     enabled: bool = False
-    #: Seconds after which a render is no longer shown; the next look at the log or render deletes it.
+    #: Seconds after which a render is no longer shown; it is deleted when the log is next read or written.
     max_age_seconds: float = 7 * 24 * 3600
-    #: Bytes that the renders of one session may take; the oldest go first. From 131,072 to 1,048,576.
+    #: Maximum bytes of the renders of one session, from 131,072 to 1,048,576; the oldest are deleted first.
     max_bytes: int = 512 * 1024
 
     def __post_init__(self) -> None:
@@ -170,14 +173,16 @@ class RenderLogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
-    """How a call that failed for a passing reason, with nothing stored, is tried again."""
+    """How a call is retried that failed for a temporary reason and stored nothing."""
 
     max_attempts: int = 3
+    #: Seconds to wait after the first attempt, and the maximum; each wait is `exponential_base` times the last one.
     base_delay: float = 0.5
     max_delay: float = 30.0
     exponential_base: float = 2.0
+    #: Whether each wait is shortened by a random share of up to one half.
     jitter: bool = True
-    #: What `acms.providers.with_retry` tries again besides errors of ACMS that are `retryable`.
+    #: Exceptions that `acms.providers.with_retry` retries in addition to errors of ACMS that are `retryable`.
     retryable_exceptions: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
 
     def __post_init__(self) -> None:
@@ -187,7 +192,7 @@ class RetryConfig:
         _check_minimum(self.exponential_base, "retry.exponential_base", 1)
         classes = self.retryable_exceptions
         is_valid = isinstance(classes, tuple) and all(
-            isinstance(one, type) and issubclass(one, Exception) for one in classes
+            isinstance(item, type) and issubclass(item, Exception) for item in classes
         )
         if not is_valid:
             raise ConfigurationError(
@@ -195,7 +200,7 @@ class RetryConfig:
             )
 
     def delay(self, attempt: int, fraction: float) -> float:
-        """Return the seconds to wait after the n-th failed attempt; `fraction` in [0, 1] spreads the jitter."""
+        """Return the seconds to wait after a failed attempt, counted from 1; `fraction` in [0, 1] sets the jitter."""
         try:
             delay = min(self.max_delay, self.base_delay * self.exponential_base ** (attempt - 1))
         except OverflowError:
@@ -205,31 +210,33 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionConfig:
-    """What becomes of a closed episode when there is a reflector."""
+    """How closed episodes are reflected on if the session has a reflector."""
 
-    #: Whether the end of an episode asks for a reflection; `session.reflect()` always does.
+    #: Whether the end of an episode requests a reflection; `session.reflect()` always does.
     enabled: bool = True
-    #: An ingest that ends an episode waits until it was reflected on, or until an attempt of that has failed.
+    #: Whether an ingest that ends an episode waits until it was reflected on, or an attempt at that has failed.
     inline: bool = False
-    #: Fewer messages wait for the next episode.
+    #: An episode with fewer messages is reflected on together with the next one.
     min_episode_turns: int = 2
-    #: Proposals a reflector is less sure of are passed over.
+    #: Proposals with less confidence are rejected.
     min_confidence: float = 0.7
-    #: Facts that one call of a reflector may add for each episode it reads.
+    #: Maximum facts that one call of a reflector may add for each episode it reads.
     max_facts_per_call: int = 10
-    #: Tokens a fact may have.
+    #: Maximum tokens of a fact.
     max_fact_tokens: int = 200
-    #: Facts in force; beyond, the least sure and then the oldest are archived.
+    #: Maximum active facts; above it, the least confident and then the oldest ones are archived.
     max_active_facts: int = 100
-    #: Messages and tokens that one call reads, unless one episode alone has more.
+    #: Maximum messages and tokens that one call reads, unless one episode alone has more.
     max_turns: int = 48
     max_tokens: int = 6000
 
     def __post_init__(self) -> None:
-        for name in ("min_episode_turns", "max_facts_per_call", "max_fact_tokens", "max_active_facts"):
-            _check_minimum(getattr(self, name), f"reflection.{name}", 1)
-        for name in ("max_turns", "max_tokens"):
-            _check_minimum(getattr(self, name), f"reflection.{name}", 1)
+        _check_minimum(self.min_episode_turns, "reflection.min_episode_turns", 1)
+        _check_minimum(self.max_facts_per_call, "reflection.max_facts_per_call", 1)
+        _check_minimum(self.max_fact_tokens, "reflection.max_fact_tokens", 1)
+        _check_minimum(self.max_active_facts, "reflection.max_active_facts", 1)
+        _check_minimum(self.max_turns, "reflection.max_turns", 1)
+        _check_minimum(self.max_tokens, "reflection.max_tokens", 1)
         try:
             validate_fraction(self.min_confidence, "reflection.min_confidence")
         except ValidationError as error:
@@ -238,17 +245,17 @@ class ReflectionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """How jobs are worked off in the background."""
+    """How jobs are run in the background."""
 
-    #: Whether a session works off the jobs it asks for itself; else `acms worker` must run somewhere.
+    #: Whether a session runs the jobs that it requests; otherwise `acms worker` must run somewhere.
     enabled: bool = True
-    #: How long one attempt holds a job before another worker may take it; prolonged while the attempt runs.
+    #: Seconds for which an attempt holds a job before another worker may take it; extended while the attempt runs.
     lease_seconds: float = 30.0
-    #: Attempts before a job is given up.
+    #: Maximum attempts of a job.
     max_attempts: int = 5
-    #: How often a worker with nothing to do looks for work that others asked for.
+    #: Seconds between two searches of an idle worker for jobs that others requested.
     poll_seconds: float = 1.0
-    #: Jobs that the sessions of one storage handle run at a time.
+    #: Maximum jobs that the sessions of one storage handle run at a time.
     concurrency: int = 4
 
     def __post_init__(self) -> None:
@@ -260,12 +267,12 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ACMSConfig:
-    """Everything a session can be told; the defaults suit most agents."""
+    """The configuration of a session; the defaults suit most agents."""
 
     auto_detect_markers: bool = True
-    #: Regular expressions per marker, matched without regard to case at every line start (`^`).
+    #: Regular expressions by marker, matched at every line start (`^`); case is ignored.
     marker_patterns: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(_markers.PATTERNS))
-    #: Boost per marker; built-in ones not named here keep theirs, custom ones not named here weigh 0.2.
+    #: Boost by marker; built-in markers that are not named here keep their boost, and custom ones have 0.2.
     marker_weights: Mapping[str, float] = field(default_factory=dict)
     episodes: EpisodeBoundaryConfig = field(default_factory=EpisodeBoundaryConfig)
     recall: RecallConfig = field(default_factory=RecallConfig)
@@ -273,19 +280,19 @@ class ACMSConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
-    #: The service's level of the policy; a namespace and a context may say otherwise.
+    #: The service's level of the policy; a namespace and a context may override it.
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
-    #: Seconds after which the content of a message that a summary stands for is deleted; None keeps it for ever.
+    #: Seconds after which the content of a message that a summary replaces is deleted; None keeps it.
     retention_seconds: float | None = None
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     renders: RenderLogConfig = field(default_factory=RenderLogConfig)
-    #: Receives every event after it happened; its exceptions are logged and dropped.
+    #: Called with every event after it happened; its exceptions are logged and have no other effect.
     on_event: Callable[[Event], Any] | None = None
-    #: Keeps the bytes of media that come inside a provider's message: `media(data, mime)` stores them and returns the
-    #: reference that the log holds instead. The log never stores them: with None it holds their hash.
+    #: Stores the bytes of media inside a provider's message: `media(data, mime)` returns the reference that the log
+    #: holds instead of them. The log never stores the bytes: with None it holds their hash.
     media: Callable[[bytes, str], str] | None = None
-    #: Refuse input that is repaired otherwise: unknown fields, ill-formed text, values over a limit, empty messages,
-    #: bytes of media without `media`.
+    #: Whether input is refused that is otherwise repaired: unknown fields, ill-formed text, values over a limit, empty
+    #: messages, bytes of media without `media`.
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -316,8 +323,8 @@ class ACMSConfig:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ACMSConfig:
         """Read the configuration from environment variables such as ACMS_RECALL_TOKEN_BUDGET.
 
-        ACMS_AUTO_DETECT_MARKERS, ACMS_STRICT, ACMS_PRIVACY_MODE, and every number and switch of the nested values as
-        ACMS_<GROUP>_<FIELD>; a name that does not exist or a value that does not fit raises `ConfigurationError`.
+        The variables are ACMS_AUTO_DETECT_MARKERS, ACMS_STRICT, ACMS_PRIVACY_MODE, and ACMS_<GROUP>_<FIELD> for every
+        number and switch of the nested values. Raises `ConfigurationError` for an unknown field or an invalid value.
         """
         environ = os.environ if environ is None else environ
         groups: dict[str, type[Any]] = {

@@ -5,40 +5,40 @@
     │   └── MissingExtraError       MISSING_EXTRA         no     an optional dependency is not installed
     ├── ValidationError             VALIDATION            no     carries .field
     │   ├── PayloadError            PAYLOAD               no     a provider would refuse this request
-    │   ├── TooLargeError           TOO_LARGE             no     more than one call may carry
+    │   ├── TooLargeError           TOO_LARGE             no     more than one call may contain
     │   ├── MethodError             METHOD_NOT_ALLOWED    no     over HTTP: the path has no such method
     │   ├── MediaTypeError          UNSUPPORTED_MEDIA     no     over HTTP: the body is in another format
-    │   └── NotAcceptableError      NOT_ACCEPTABLE        no     over HTTP: the answer cannot be in that format
-    ├── AuthenticationError         UNAUTHENTICATED       no     over HTTP: no key, or none that is valid
-    ├── PermissionDeniedError       FORBIDDEN             no     over HTTP: the key is not for this
+    │   └── NotAcceptableError      NOT_ACCEPTABLE        no     over HTTP: that format is not available
+    ├── AuthenticationError         UNAUTHENTICATED       no     over HTTP: the key is missing or not valid
+    ├── PermissionDeniedError       FORBIDDEN             no     over HTTP: the key does not permit this
     ├── RateLimitError              RATE_LIMITED          yes    carries .retry_after
-    ├── DeadlineError               DEADLINE              yes    it took too long; a write may still happen
+    ├── DeadlineError               DEADLINE              yes    the time ran out; a write may still happen
     ├── NotFoundError               NOT_FOUND             no
     │   ├── SessionNotFoundError    SESSION_NOT_FOUND     no
     │   ├── EpisodeNotFoundError    EPISODE_NOT_FOUND     no
     │   └── EntryNotFoundError      ENTRY_NOT_FOUND       no
     ├── ConflictError               CONFLICT              yes    the log moved on; read the head and decide again
-    │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
-    │   ├── MergeConflictError      MERGE_CONFLICT        no     both sides changed the same; carries .conflicts
-    │   ├── PreconditionError       PRECONDITION          no     the state named by the caller is out of date
+    │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key for two different messages
+    │   ├── MergeConflictError      MERGE_CONFLICT        no     both sides changed the same thing; carries .conflicts
+    │   ├── PreconditionError       PRECONDITION          no     the state that the caller expected is out of date
     │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
     ├── GoneError                   GONE                  no     erased, expired or deleted
-    │   └── ExpiredError            EXPIRED               no     retention has taken the content
-    ├── LegalHoldError              LEGAL_HOLD            no     nothing of it may be erased or expire
+    │   └── ExpiredError            EXPIRED               no     retention has deleted the content
+    ├── LegalHoldError              LEGAL_HOLD            no     the content must neither be erased nor expire
     ├── JobFailedError              JOB_FAILED            no     carries .job_id
     ├── ForkDepthError              FORK_DEPTH            no     too many inherited segments: copy instead
     ├── TokenBudgetExceededError    BUDGET_EXCEEDED       no     carries .budget and .required
-    │   └── FitError                FIT                   no     a prompt: carries .over, .where and .tried
+    │   └── FitError                FIT                   no     for a prompt; carries .over, .where and .tried
     ├── StorageError                STORAGE               no
     │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
     │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
-    │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no server answers; the request may have arrived
+    │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no answer; the request may have arrived
     │   │   └── UnreachableError    UNREACHABLE           yes    over HTTP: no connection; nothing was sent
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
     │   ├── HandleError             HANDLE                no     used after fork(), or closed
-    │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    words must do for a while; nothing was written
+    │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    search uses words only for now; nothing was written
     └── ProviderError               PROVIDER              no     carries .provider
 
 The class docstring is the default message. `code` is the name on the wire, `retryable` may be set per instance,
@@ -98,7 +98,7 @@ class ACMSError(Exception):
     """ACMS failed."""
 
     code: str = "ACMS"
-    #: True when the same call may succeed later and nothing was stored by this one.
+    #: True if this call stored nothing and the same call may succeed later.
     retryable: bool = False
 
     def __init__(
@@ -107,7 +107,7 @@ class ACMSError(Exception):
         super().__init__(message or type(self).__doc__ or self.code)
         if retryable is not None:
             self.retryable = retryable
-        #: What the caller can do about it, most useful first.
+        #: Actions that the caller can take, the most useful first.
         self.options: tuple[str, ...] = tuple(options)
         for option in self.options:
             self.add_note(f"try: {option}")
@@ -142,7 +142,7 @@ class ValidationError(ACMSError):
 
     def __init__(self, message: str | None = None, *, field: str = "", options: Sequence[str] = ()) -> None:
         super().__init__(f"{field}: {message}" if field and message else message, options=options)
-        #: The argument at fault, dotted for nested ones: "metadata.run", "messages[6].content".
+        #: Path of the argument that is not valid: "metadata.run", "messages[6].content".
         self.field = field
 
 
@@ -153,7 +153,7 @@ class PayloadError(ValidationError):
 
 
 class TooLargeError(ValidationError):
-    """This is more than one call may carry; nothing was stored."""
+    """This is more than one call may contain; nothing was stored."""
 
     code = "TOO_LARGE"
 
@@ -165,13 +165,13 @@ class MethodError(ValidationError):
 
 
 class MediaTypeError(ValidationError):
-    """The body is in a format that is not understood."""
+    """The format of the body is not supported."""
 
     code = "UNSUPPORTED_MEDIA"
 
 
 class NotAcceptableError(ValidationError):
-    """The answer cannot be given in the format that was asked for."""
+    """The answer is not available in the requested format."""
 
     code = "NOT_ACCEPTABLE"
 
@@ -180,45 +180,45 @@ class AuthenticationError(ACMSError):
     """A valid API key is needed."""
 
     code = "UNAUTHENTICATED"
-    #: What an answer over HTTP says in WWW-Authenticate (RFC 6750).
+    #: The value of the header WWW-Authenticate in an answer over HTTP (RFC 6750).
     challenge: str = "Bearer"
 
 
 class PermissionDeniedError(ACMSError):
-    """The API key is not for this."""
+    """The API key does not permit this."""
 
     code = "FORBIDDEN"
-    #: The scope that the key lacks; "" when it is something else that keeps it out.
+    #: The scope that the key lacks, or "" if access was denied for another reason.
     scope: str = ""
 
 
 class RateLimitError(ACMSError):
-    """Too many requests; wait and repeat it."""
+    """Too many requests; wait and repeat the request."""
 
     code = "RATE_LIMITED"
     retryable = True
 
     def __init__(self, message: str | None = None, *, retry_after: float) -> None:
         super().__init__(message)
-        #: Seconds until it is worth while.
+        #: Seconds to wait before the request is repeated.
         self.retry_after = retry_after
 
 
 class DeadlineError(ACMSError):
-    """It took too long; a write may still have happened: repeat it with the same idempotency key."""
+    """The time ran out; a write may still have happened: repeat it with the same idempotency key."""
 
     code = "DEADLINE"
     retryable = True
 
 
 class NotFoundError(ACMSError):
-    """Nothing has this name."""
+    """There is nothing with this name."""
 
     code = "NOT_FOUND"
 
 
 class SessionNotFoundError(NotFoundError):
-    """No live context has this id or key."""
+    """There is no live context with this id or key."""
 
     code = "SESSION_NOT_FOUND"
 
@@ -230,7 +230,7 @@ class EpisodeNotFoundError(NotFoundError):
 
 
 class EntryNotFoundError(NotFoundError):
-    """No entry has this id."""
+    """There is no entry with this id."""
 
     code = "ENTRY_NOT_FOUND"
 
@@ -250,7 +250,7 @@ class IdempotencyMismatchError(ConflictError):
 
 
 class MergeConflictError(ConflictError):
-    """Both sides of a merge changed the same thing, and not to the same; nothing was merged."""
+    """Both sides of a merge changed the same thing in different ways; nothing was merged."""
 
     code = "MERGE_CONFLICT"
     retryable = False
@@ -259,12 +259,12 @@ class MergeConflictError(ConflictError):
         self, message: str | None = None, *, conflicts: Sequence[Any] = (), options: Sequence[str] = ()
     ) -> None:
         super().__init__(message, options=options)
-        #: Each of them, as `acms.MergeConflict`.
+        #: The conflicts, each an `acms.MergeConflict`.
         self.conflicts: tuple[Any, ...] = tuple(conflicts)
 
 
 class PreconditionError(ConflictError):
-    """A message came after the one that was named as the newest, or a text is another by now; nothing was stored."""
+    """The log has a newer message than the one expected, or a text has changed; nothing was stored."""
 
     code = "PRECONDITION"
     retryable = False
@@ -284,13 +284,13 @@ class GoneError(ACMSError):
 
 
 class ExpiredError(GoneError):
-    """Retention has deleted the content that would come back."""
+    """Retention has deleted the content that would be restored."""
 
     code = "EXPIRED"
 
 
 class LegalHoldError(ACMSError):
-    """A legal hold forbids that anything is erased or expires; nothing was changed."""
+    """A legal hold forbids that content is erased or expires; nothing was changed."""
 
     code = "LEGAL_HOLD"
 
@@ -312,7 +312,7 @@ class ForkDepthError(ACMSError):
 
 
 class TokenBudgetExceededError(ACMSError):
-    """What must be shown does not fit the token budget."""
+    """The required content does not fit the token budget."""
 
     code = "BUDGET_EXCEEDED"
 
@@ -327,7 +327,7 @@ class TokenBudgetExceededError(ACMSError):
 
 
 class FitError(TokenBudgetExceededError):
-    """What a prompt requires does not fit its budget."""
+    """The required parts of a prompt do not fit its budget."""
 
     code = "FIT"
 
@@ -342,18 +342,18 @@ class FitError(TokenBudgetExceededError):
         options: Sequence[str] = (),
     ) -> None:
         over = required - budget
-        at = f" (most of it in {where})" if where else ""
+        where_note = f" (most of it in {where})" if where else ""
         super().__init__(
-            message or f"{required} tokens are required{at}, {over} more than the budget of {budget}",
+            message or f"{required} tokens are required{where_note}, {over} more than the budget of {budget}",
             budget=budget,
             required=required,
             options=options,
         )
-        #: Tokens over the budget when nothing more could shrink.
+        #: Tokens over the budget after everything was shrunk as far as possible.
         self.over = over
-        #: Path of the scope that holds most of what is required.
+        #: Path of the scope with most of the required tokens.
         self.where = where
-        #: What was done before giving up, in order.
+        #: The steps that were tried, in order.
         self.tried: tuple[str, ...] = tuple(tried)
 
 
@@ -378,16 +378,16 @@ class StorageFullError(StorageError):
 
 
 class StorageUnavailableError(StorageError):
-    """The database server cannot be reached or does not answer; what was sent may have arrived."""
+    """The database server cannot be reached or does not answer; the request may have arrived."""
 
     code = "STORAGE_UNAVAILABLE"
     retryable = True
-    #: True when the change may have been stored all the same: only with a key is it safe to repeat.
+    #: True if the change may have been stored nevertheless: it is safe to repeat only with a key.
     unknown: bool = False
 
 
 class UnreachableError(StorageUnavailableError):
-    """Nobody answers at the address of the service; nothing was sent."""
+    """The service does not answer at its address; nothing was sent."""
 
     code = "UNREACHABLE"
 
@@ -399,7 +399,7 @@ class StorageReadOnlyError(StorageError):
 
 
 class CorruptRecordError(StorageError):
-    """A stored record does not read back as it was written."""
+    """A stored record differs from the one that was written."""
 
     code = "CORRUPT_RECORD"
 
@@ -411,13 +411,13 @@ class SchemaVersionError(StorageError):
 
 
 class HandleError(StorageError):
-    """A storage handle belongs to one process, and a session that was closed must be opened again."""
+    """A storage handle belongs to one process, and a closed session must be opened again."""
 
     code = "HANDLE"
 
 
 class VectorsUnavailableError(StorageError):
-    """The place where the vectors are kept does not answer; everything else does."""
+    """The vector store does not answer; everything else works."""
 
     code = "VECTORS_UNAVAILABLE"
     retryable = True
@@ -440,6 +440,6 @@ class ProviderError(ACMSError):
     ) -> None:
         super().__init__(message, retryable=retryable, options=options)
         self.provider = provider
-        #: Seconds to wait before the next call, where the provider said so.
+        #: Seconds to wait before the next call, or None if the provider did not say.
         self.retry_after = retry_after
         self.__cause__ = cause

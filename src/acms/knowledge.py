@@ -1,7 +1,7 @@
 """Facts distilled from a log, the changes that a reflector proposes to them, and the decisions on these proposals.
 
-A `Fact` is an entry of the log as its readers see it. Its *address* is (subject, attribute), normalised: at an address
-of cardinality one at most one fact is in force, at one of cardinality many they add up (rule 1.16).
+A `Fact` is an entry of the log as its readers see it. Its *address* is (subject, attribute), normalised: an address of
+cardinality "one" has at most one active fact, and an address of cardinality "many" has any number (rule 1.16).
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ __all__ = [
 ]
 
 Cardinality: TypeAlias = Literal["one", "many"]
-"""Whether an address holds one value at a time, which a newer one replaces, or several."""
+"""Whether an address has one value at a time, which a newer one replaces, or several."""
 
 Scope: TypeAlias = Literal["session", "namespace"]
-"""Whether a fact belongs to one conversation or to everything its namespace (a user, a project) talks about."""
+"""Whether a fact belongs to one conversation, or to all conversations of its namespace (a user, a project)."""
 
 Action: TypeAlias = Literal["add", "update", "remove", "keep"]
-"""What a proposal asks for."""
+"""The change that a proposal requests."""
 
 Outcome: TypeAlias = Literal[
     "added", "updated", "removed", "kept", "duplicate", "overridden", "unknown_id", "low_confidence", "too_long",
     "untrusted", "over_limit", "invalid", "placeholder", "ungrounded", "small_talk",
 ]  # fmt: skip
-"""What the rules made of a proposal: the first three changed something, the others did not."""
+"""The decision of the rules about a proposal: the first three outcomes change facts, the others do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
-    """Why a fact is no longer in force."""
+    """Why a fact is no longer active."""
 
     #: updated (a newer fact replaces it), removed (it is no longer true), archived (too many facts), revoked (a source
     #: was retracted or edited), or the reason given with the retraction.
     reason: str
-    #: Version and id of the entry that did it: taking that one back brings the fact back.
+    #: Version and id of the entry that retired it: when that entry is undone, the fact is active again.
     version: int
     by: str
     #: Ids of the entries that were the reason.
     evidence: tuple[str, ...] = ()
-    #: When that was said.
+    #: When the reason was stated.
     at: datetime | None = None
 
 
 DOUBT = "[in doubt:"
-"""How the label begins of what may not be so any more."""
-_ENDED = {"updated": "replaced", "removed": "ended"}
+"""Start of the label of a statement that may no longer be true."""
+_VERB_OF_REASON = {"updated": "replaced", "removed": "ended"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Doubt:
     #: Id and version of the premise, on which it rests directly or through others.
     premise: str
     premise_version: int
-    #: Id and version of the entry that put that out of force, and the reason as `Retired` has it.
+    #: Id and version of the entry that retired the premise, and the reason, as in `Retired`.
     by: str
     version: int
     reason: str
@@ -77,28 +77,28 @@ class Doubt:
     @classmethod
     def of(cls, premise: Fact) -> Doubt:
         """Return the doubt about facts that rest on a retired fact."""
-        gone = premise.retired
-        assert gone is not None
+        retired = premise.retired
+        assert retired is not None
         return cls(
             premise=premise.id,
             premise_version=premise.version,
-            by=gone.by,
-            version=gone.version,
-            reason=gone.reason,
+            by=retired.by,
+            version=retired.version,
+            reason=retired.reason,
         )
 
     @property
     def label(self) -> str:
-        """What a reader is told beside the statement."""
-        did = _ENDED.get(self.reason, "took back")
-        return f"{DOUBT} rests on v{self.premise_version}, which v{self.version} {did}]"
+        """The label that readers see next to the statement."""
+        verb = _VERB_OF_REASON.get(self.reason, "took back")
+        return f"{DOUBT} rests on v{self.premise_version}, which v{self.version} {verb}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A distilled statement, with its address, its evidence and how long it was in force."""
+    """A distilled statement, with its address, its evidence and the time for which it was active."""
 
-    #: Empty for one that is not stored yet: what a seed-shaped reflector returns.
+    #: Empty for a fact that is not stored yet, such as one that a reflector returns instead of a proposal.
     id: str = ""
     version: int = 0
     content: str
@@ -106,35 +106,35 @@ class Fact:
     attribute: str = ""
     value: str = ""
     cardinality: Cardinality = "many"
-    #: decision, constraint, failure, goal, preference, event… Those that are markers weigh like them in recall.
+    #: decision, constraint, failure, goal, preference, event… A type that is also a marker raises the rank in recall.
     fact_type: str = "fact"
-    #: In [0, 1], as the reflector sees it.
+    #: Confidence of the reflector, in [0, 1].
     confidence: float = 1.0
-    #: It says that something is not so, or must not be done.
+    #: Whether it states that something is not true, or must not be done.
     negative: bool = False
     scope: Scope = "session"
-    #: Other names of its subject, under which it is found too.
+    #: Other names of its subject, by which it is found too.
     names: tuple[str, ...] = ()
-    #: When it is or was so, where that was said: from the first moment on, until before the second.
+    #: Start and end (exclusive) of the time for which it is true, if stated.
     valid_from: datetime | None = None
     valid_to: datetime | None = None
-    #: When the newest of its sources was said.
+    #: When the newest of its sources was written.
     stated_at: datetime | None = None
-    #: Where the least trusted of its sources came from.
+    #: Origin of the least trusted of its sources.
     trust: Origin = Origin.USER
     #: Ids of the messages it was made from.
     sources: tuple[str, ...] = ()
-    #: Ids of the facts it stands in for.
+    #: Ids of the facts it replaces.
     replaces: tuple[str, ...] = ()
-    #: Ids of the earlier facts it rests on, as its reflector said or as it names them itself.
+    #: Ids of the earlier facts it rests on: those that its reflector reported, and those that its words name.
     depends_on: tuple[str, ...] = ()
-    #: Why it may no longer be so although it is in force; None without a reason.
+    #: Why it may no longer be true although it is active, or None.
     doubt: Doubt | None = None
-    #: Id of the context whose log it is in; the profile of the namespace for one of scope namespace.
+    #: Id of the context whose log it is in; for the scope "namespace", the profile of the namespace.
     context: str = ""
     tokens: int = 0
     created_at: datetime | None = None
-    #: None while it is in force.
+    #: None while it is active.
     retired: Retired | None = None
 
 
@@ -143,7 +143,7 @@ class Proposal:
     """One change to the facts, as a reflector proposes it; rules decide whether it is applied."""
 
     action: Action = "add"
-    #: The statement, to be understood without the conversation; current state only.
+    #: The statement, which must be clear without the conversation and state only the current situation.
     content: str = ""
     subject: str = ""
     attribute: str = ""
@@ -161,11 +161,11 @@ class Proposal:
     valid_to: datetime | None = None
     #: Id of the known fact that an update replaces, a remove ends, or a keep confirms.
     fact_id: str | None = None
-    #: Ids of known facts it follows from: should one of them end, it is in doubt.
+    #: Ids of known facts it follows from: if one of them is retired, it is in doubt.
     depends_on: tuple[str, ...] = ()
-    #: Versions of the turns it was made from; all that were read when empty.
+    #: Versions of the turns it was made from; empty for all turns that were read.
     sources: tuple[int, ...] = ()
-    #: Why, in the reflector's words.
+    #: The reason, in the words of the reflector.
     reason: str = ""
 
 
@@ -174,23 +174,23 @@ class Reflection:
     """A reflector's answer: proposals in the order in which they apply, and a summary of the turns it read."""
 
     proposals: tuple[Proposal, ...] = ()
-    #: What the turns were about; None leaves the extractive one.
+    #: A summary of the turns; None for an extractive one.
     summary: str | None = None
-    #: Parts of the answer that could not be read, in words; they were passed over.
+    #: Descriptions of the parts of the answer that could not be read and were skipped.
     unreadable: tuple[str, ...] = ()
-    #: Proposals that the reflector itself refused, such as values its model made up: they are reported, not stored.
+    #: Proposals that the reflector itself rejected, such as values its model made up: they are reported, not stored.
     rejected: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A proposal and what the rules made of it."""
+    """A proposal and the decision of the rules about it."""
 
     proposal: Proposal
     outcome: Outcome
-    #: The rule, in words.
+    #: The rule that decided, in words.
     reason: str = ""
-    #: Id of the fact it added, or of the one it ended, kept or repeats; None when there is none.
+    #: Id of the fact that it added, ended, kept or repeats, or None.
     fact_id: str | None = None
-    #: Place of the draft it became among those of its append; None when it became none.
+    #: Index of its draft among the drafts of the append, or None if it has no draft.
     draft: int | None = None

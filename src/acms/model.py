@@ -1,4 +1,4 @@
-"""The nouns of ACMS: frozen, keyword-only values that every package shares.
+"""The nouns of ACMS: frozen values that all packages share.
 
 A *context* is one conversation's append-only log of *entries*. A caller makes a `Draft`; the store turns it into an
 `Entry` by giving it a version, an id and a place in the hash chain. The rest is the vocabulary of the storage protocol.
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 Json: TypeAlias = Any
-"""A value that `json.dumps` writes and reads back unchanged."""
+"""A value that is unchanged after `json.dumps` and `json.loads`."""
 
 Span: TypeAlias = tuple[int, int]
 """First and last version, inclusive, in the coordinates of the context's lineage."""
@@ -73,7 +73,7 @@ Durability: TypeAlias = Literal["memory", "relaxed", "disk", "quorum"]
 """What an acknowledged append survives: nothing, a crash, a power cut, the loss of a machine."""
 
 Embedded: TypeAlias = Literal["stored", "queued", "pending"]
-"""Where an entry's vectors are: durable, computed and about to be written, or still to be computed."""
+"""State of an entry's vectors: durable, computed but not yet written, or not yet computed."""
 
 EMPTY: Mapping[str, Json] = MappingProxyType({})
 
@@ -86,7 +86,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """What an entry is."""
+    """The kinds of entries."""
 
     MESSAGE = "message"
     FACT = "fact"
@@ -104,7 +104,7 @@ class State(StrEnum):
 
 
 class EpisodeStatus(StrEnum):
-    """Whether an episode still takes messages."""
+    """Whether an episode is still open for messages."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -121,7 +121,7 @@ class Role(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a text came from, which decides how far it is trusted."""
+    """The source of a text, which decides how far it is trusted."""
 
     SYSTEM = "system"  # written by the operator of the application
     USER = "user"
@@ -132,7 +132,7 @@ class Origin(StrEnum):
 
 
 class Privacy(StrEnum):
-    """What may leave the engine: everything, a redacted text, or only the id."""
+    """How much of a text may leave the engine: all of it, a redacted text, or only the id."""
 
     ALLOW = "allow"
     REDACT = "redact"
@@ -140,7 +140,7 @@ class Privacy(StrEnum):
 
 
 class Layer(StrEnum):
-    """Where knowledge comes from: the world, the project, experience, or the caller's own cache."""
+    """The source of knowledge: the world, the project, experience, or the caller's own cache."""
 
     L1 = "L1"
     L2 = "L2"
@@ -150,11 +150,11 @@ class Layer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What the stage of privacy took out of an entry before it was shown."""
+    """The redaction of an entry before it was shown."""
 
-    #: The mode it was shown under; under `block` nothing of its text is left.
+    #: The mode in which it was shown; in `block` nothing of its text remains.
     mode: Privacy
-    #: How often it took out what, by kind; empty under `block`.
+    #: Number of removed texts by kind; empty in `block`.
     kinds: tuple[tuple[str, int], ...] = ()
 
 
@@ -168,7 +168,7 @@ class MarkerType(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a recalled item came from, in the order in which items are shown."""
+    """The source of a recalled item, in the order in which items are shown."""
 
     FACT = "fact"
     SUMMARY = "summary"
@@ -183,14 +183,14 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Plain text said in a message."""
+    """Plain text of a message."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A model's visible reasoning, with the provider's signature where there is one."""
+    """A model's visible reasoning, with the provider's signature if there is one."""
 
     text: str
     signature: str | None = None
@@ -198,7 +198,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model asks for a tool to be run."""
+    """A model's request to run a tool."""
 
     call_id: str
     name: str
@@ -238,7 +238,7 @@ Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Media | Raw
 
 
 ONCE = "@once:"
-"""Prefix of a key that a client generated to repeat one call safely; it is not the caller's name of the message."""
+"""Prefix of a key that a client generated to repeat a call safely; it is not the caller's name for the message."""
 
 
 def client_supplied_key(key: str | None) -> str | None:
@@ -251,14 +251,14 @@ def client_supplied_key(key: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """One thing to be appended to a log."""
+    """An entry before it is appended to a log."""
 
     kind: Kind = Kind.MESSAGE
-    #: Canonical text: counted, indexed, redacted. Of a message with parts it is derived from them.
+    #: Canonical text, which is counted, indexed and redacted; for a message with parts it is derived from them.
     content: str = ""
-    #: The caller's id, unique per context where given: appending the same key again changes nothing.
+    #: The caller's id, unique in the context: appending the same key again changes nothing.
     key: str | None = None
-    #: Aware UTC, microseconds. Never orders anything: versions do.
+    #: Aware UTC, in microseconds. Entries are ordered by their versions, never by time.
     created_at: datetime
     #: Tokens of `content` and media, by the context's counter.
     tokens: int = 0
@@ -285,7 +285,7 @@ class Draft:
     sources: tuple[str, ...] = ()
     #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
     data: Mapping[str, Json] = field(default_factory=_empty_mapping)
-    #: The caller's, opaque.
+    #: Data of the caller, which ACMS does not interpret.
     metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
 
 
@@ -293,11 +293,11 @@ class Draft:
 class Entry(Draft):
     """One immutable record of a log."""
 
-    #: Id of the context that owns the row: an ancestor's for what a fork inherited.
+    #: Id of the context that owns the row: an ancestor if a fork inherited it.
     context: str
-    #: Place in the log: 1, 2, 3…, gap-free, never reused.
+    #: Number in the log: 1, 2, 3…, without gaps and never reused.
     version: int
-    #: Ordinal among the messages of the lineage; None for everything else.
+    #: Ordinal among the messages of the lineage; None for other kinds.
     position: int | None
     id: str
     #: First version of the append that wrote it.
@@ -312,7 +312,7 @@ class Entry(Draft):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Where a log stands: the one row every verb reads first."""
+    """The state of a log at its end: the one row that every verb reads first."""
 
     context: str
     version: int = 0
@@ -320,14 +320,14 @@ class Head:
     messages: int = 0
     tokens: int = 0
     last_message: str | None = None
-    #: How often something was replaced, retracted, expired or erased.
+    #: How often entries were replaced, retracted, expired or erased.
     rewrites: int = 0
-    #: Of the root of the fork tree: highest sequence number of a derived row, in every context of the tree the same.
+    #: Highest sequence number of a derived row in the fork tree; the same in every context of the tree.
     derived: int = 0
-    #: Of the root of the fork tree: rises when something is expired or erased anywhere in it; 0 while nothing was.
+    #: Rises when an entry anywhere in the fork tree is expired or erased; 0 if none was.
     epoch: int = 0
     chain: bytes = b""
-    #: The session's own notes about the end of the log; opaque to a store.
+    #: The session's state at the end of the log, which a store does not interpret.
     tail: Mapping[str, Json] = field(default_factory=_empty_mapping)
 
 
@@ -339,16 +339,16 @@ class Context:
     namespace: str = "default"
     #: The caller's name for it (the session id), unique among the live contexts of a namespace.
     key: str | None = None
-    #: First ancestor of the fork tree; its own id when it was not forked.
+    #: Id of the first context of the fork tree; its own id if it is not a fork.
     root: str
     parent: str | None = None
     #: Version of the parent at which it was forked.
     fork: int | None = None
     #: Inherited segments, oldest first: (owner, last version read from it).
     lineage: tuple[tuple[str, int], ...] = ()
-    #: Name of the token counter its entries were counted with.
+    #: Name of the token counter that counted its entries.
     counter: str
-    #: Policy, tags, name; the caller's metadata.
+    #: Policy, tags, name, and the caller's metadata.
     settings: Mapping[str, Json] = field(default_factory=_empty_mapping)
     settings_rev: int = 0
     created_at: datetime
@@ -357,7 +357,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextDraft:
-    """A context to be created; with `parent` it is a fork."""
+    """A context before it is created; with `parent` it is a fork."""
 
     key: str | None = None
     namespace: str = "default"
@@ -365,9 +365,9 @@ class ContextDraft:
     settings: Mapping[str, Json] = field(default_factory=_empty_mapping)
     created_at: datetime
     parent: str | None = None
-    #: Version of the parent to fork at; its head when None.
+    #: Version of the parent at which to fork; None for its head.
     fork: int | None = None
-    #: Names of settings a fork takes over from its parent as they are.
+    #: Names of settings that a fork copies from its parent unchanged.
     inherit: tuple[str, ...] = ()
 
 
@@ -387,13 +387,13 @@ Seen: TypeAlias = str | Literal[_Any.ANY] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """What must still be true when an append commits."""
+    """Preconditions that must still hold when an append commits."""
 
-    #: Id of the newest message the writer has seen, None for an empty log.
+    #: Id of the newest message that the writer has seen; None for an empty log.
     last_message: Seen = ANY
-    #: `Head.rewrites` as the writer read it: the precondition of a worker.
+    #: `Head.rewrites` when the writer read it: the precondition of a worker.
     rewrites: int | None = None
-    #: `Head.version` as the writer read it: the precondition of a writer whose decision depends on the whole log.
+    #: `Head.version` when the writer read it: the precondition of a writer whose decision depends on the whole log.
     version: int | None = None
 
 
@@ -409,7 +409,7 @@ class JobDraft:
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """The states of a job."""
 
     READY = "ready"
     RUNNING = "running"
@@ -426,7 +426,7 @@ WEBHOOK = "webhook"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work done later by a worker."""
+    """Work that a worker runs in the background."""
 
     id: str
     kind: str
@@ -440,7 +440,7 @@ class Job:
     lease_until: datetime | None = None
     #: Why its last attempt failed.
     error: str | None = None
-    #: Why it changed nothing, when it is done and did not.
+    #: Why it changed nothing, if it is done without an effect.
     reason: str | None = None
     created_at: datetime
     updated_at: datetime
@@ -453,13 +453,13 @@ class Lease:
     job: Job
     attempt: int
     until: datetime
-    #: Whether the attempt before this one ended without an answer: its worker died, or was too slow.
+    #: Whether the previous attempt ended without an outcome: its worker died, or was too slow.
     silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Outcome of an attempt: try again, not before a point in time."""
+    """Outcome of an attempt: the job is tried again, not before a point in time."""
 
     error: str
     not_before: datetime
@@ -467,7 +467,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Outcome of a job: given up, or cancelled."""
+    """Outcome of a job that failed for good or was cancelled."""
 
     error: str
     cancelled: bool = False
@@ -488,23 +488,23 @@ class Append:
     context: str
     drafts: tuple[Draft, ...]
     expect: Expect = Expect()
-    #: Replaces `Head.tail` when given.
+    #: Replaces `Head.tail`, unless it is None.
     tail: Mapping[str, Json] | None = None
     jobs: tuple[JobDraft, ...] = ()
-    #: Completes this job in the same commit; refused when the lease is lost.
+    #: Completes this job in the same commit; the append is refused if the lease is lost.
     finish: Lease | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What an append did."""
+    """The result of an append."""
 
     head: Head
     versions: Span
     ids: tuple[str, ...]
     positions: tuple[int | None, ...]
     chains: tuple[bytes, ...]
-    #: True when every draft had been appended before under the same key.
+    #: Whether every draft had been appended before under the same key.
     repeated: bool = False
     durability: Durability = "disk"
 
@@ -514,14 +514,14 @@ class Derived:
     """A row that can be computed again from an entry: a vector, packed terms."""
 
     version: int
-    #: Names the model, dimension, number type and input recipe; two spaces are never compared.
+    #: Name of the model, dimension, number type and input recipe; rows of two spaces are never compared.
     space: str
     part: int = 0
-    #: Characters of the entry's content that it stands for.
+    #: Range of characters of the entry's content from which it was computed.
     start: int = 0
     end: int = 0
     data: bytes
-    #: Per-context counter, given by the store.
+    #: Sequence number in the fork tree, set by the store.
     seq: int = 0
 
 
@@ -533,9 +533,9 @@ class ContextQuery:
     parent: str | None = None
     #: Only those of one fork tree: the id of its first context.
     root: str | None = None
-    #: Only those whose settings hold all of this, as jsonb of PostgreSQL contains it.
+    #: Only those whose settings contain these, as with the operator @> of jsonb in PostgreSQL.
     where: Mapping[str, Json] = field(default_factory=_empty_mapping)
-    #: Only conversations: not what a namespace keeps for itself, settings and facts.
+    #: Only conversations, without the contexts in which a namespace keeps its settings and facts.
     spoken: bool = False
     deleted: bool = False
     after: str | None = None
@@ -543,18 +543,18 @@ class ContextQuery:
 
 
 class SessionHead(NamedTuple):
-    """Where one session of a namespace stands: what a search across sessions asks of its head and its settings."""
+    """The fields of a session's head and settings that a search across sessions needs."""
 
     context: str
     key: str | None
     counter: str
-    #: Version of its parent from which it was forked; 0 for one that was not.
+    #: Version of its parent at which it was forked; 0 if it is not a fork.
     fork: int
     version: int
     rewrites: int
     derived: int
     epoch: int
-    #: Its messages are not found from other sessions.
+    #: Whether its messages are hidden from other sessions.
     private: bool
 
 
@@ -571,7 +571,7 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search across the contexts of one namespace: facts, summaries and marked messages in force or not."""
+    """A search across the contexts of one namespace for facts, summaries and marked messages, active or not."""
 
     namespace: str
     terms: tuple[str, ...] = ()
@@ -582,7 +582,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One answer of a search across contexts; a higher score is better."""
+    """One result of a search across contexts; a higher score is better."""
 
     context: str
     id: str
@@ -590,23 +590,23 @@ class Hit:
 
 
 VectorSearchResult = Hit
-"""The name that the implementation plan gave it."""
+"""An alias of `Hit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A small JSON object under a name, kept beside the log of a context: derived state, no part of the log."""
+    """A small JSON object that is stored under a name next to the log of a context: derived state, not an entry."""
 
     context: str
     name: str
-    #: Number of times it was put, from 1; after a deletion the count starts again.
+    #: Number of times it was stored, from 1; after a deletion the count starts again.
     rev: int
     data: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """A slice of a list and where the next one starts."""
+    """A page of a list; `next_after` is the cursor of the next page, or None after the last one."""
 
     items: tuple[T, ...]
     next_after: str | None = None
@@ -617,14 +617,14 @@ class Migration:
     """One numbered step of the schema of a store."""
 
     version: int
-    #: Oldest release schema that can go on working beside it.
+    #: Oldest schema version whose releases can still use the database once it is applied.
     needs: int
     checksum: str
-    #: Whether this database has it.
+    #: Whether it is applied to this database.
     applied: bool
-    #: The SQL that applies it, with all that must run before it and nothing else: it may be run by hand.
+    #: The complete SQL that applies it, which may be run by hand.
     script: str
-    #: The feature that the server lacks for it; everything else works without it, and a later `migrate` applies it.
+    #: The feature of the server without which it cannot be applied; a later `migrate` applies it.
     waits_for: str | None = None
 
 
@@ -633,17 +633,17 @@ class Migration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVEntry:
-    """One value under its key."""
+    """A value with its key."""
 
     key: str
     #: A private copy: changing it does not change the stored value.
     data: Json
     #: When the key was first set, or first set again after a deletion. Aware UTC, microseconds.
     created_at: datetime
-    #: When the key was last set; never goes back.
+    #: When the key was last set; it never decreases.
     updated_at: datetime
     metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
-    #: Changes with every write and never comes back, not even after a delete; "" where the store cannot compare.
+    #: Different after every write, even after a deletion; "" if the store has no compare-and-set.
     revision: str = ""
 
 
@@ -652,5 +652,5 @@ class KVPage:
     """A page of values, in the order of their keys."""
 
     entries: tuple[KVEntry, ...]
-    #: What the next page is asked for with: the last key here; None after the last page.
+    #: The `after` of the next page: the last key here; None after the last page.
     next_after: str | None = None

@@ -1,7 +1,7 @@
-"""Nouns as JSON: reading and writing are derived from the dataclasses, and a new field needs no other change.
+"""Nouns as JSON: encoders and decoders are derived from the dataclasses, and a new field needs no other change.
 
-Over HTTP names are camelCase, times RFC 3339 in UTC, bytes hex. Stores and exports use the names of the fields. JSON
-supplied by the caller (metadata, arguments, settings) is left unchanged.
+Over HTTP, names are camelCase, times are RFC 3339 in UTC, and bytes are hex. Stores and exports use the names of the
+fields. JSON supplied by the caller (metadata, arguments, settings) is left unchanged.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ PARTS: Mapping[str, type[Any]] = {
     "raw": Raw,
 }
 """The parts of a message, by their `type`."""
-_TYPES = {kind: name for name, kind in PARTS.items()}
+_TYPE_OF_PART = {kind: name for name, kind in PARTS.items()}
 
 PAIRS = tuple[tuple[str, int], ...]
-"""Numbers by name, in order: an object over HTTP."""
+"""Numbers by name, in order; over HTTP an object."""
 
 WHEN_GIVEN: Mapping[str, Json] = {"when_given": True}
 """Metadata of a field that is left out while it is None."""
 
-_NAMES: dict[type[Any], Mapping[str, str | None]] = {
+_WIRE_NAMES: dict[type[Any], Mapping[str, str | None]] = {
     Entry: {
         "context": "contextId",
         "tokens": "tokenCount",
@@ -72,18 +72,18 @@ _NAMES: dict[type[Any], Mapping[str, str | None]] = {
         "version": "latestVersion",
     },
 }
-"""Fields whose name over HTTP is another one; None for what stays inside."""
-_FIELD_NAMES = ("policy", "policy_config", "levels")
-"""Mappings by names of fields: these are camelCase over HTTP too."""
+"""Names over HTTP of the fields whose name differs there; None for a field that is not shown."""
+_KEYED_BY_FIELDS = ("policy", "policy_config", "levels")
+"""Fields whose value is a mapping by names of fields, which are camelCase over HTTP too."""
 
 
 def answered_call_id(parts: Iterable[Part]) -> str | None:
-    """Return the id of the call that a message answers; None when it answers none."""
+    """Return the id of the call that a message answers, or None."""
     return next((part.call_id for part in parts if isinstance(part, ToolResult)), None)
 
 
 def text_of(metadata: Mapping[str, Json], name: str) -> str | None:
-    """Return the value under a name if it is a text, else None."""
+    """Return the value under a name, or None if it is not a text."""
     value = metadata.get(name)
     return value if isinstance(value, str) else None
 
@@ -103,30 +103,35 @@ _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
             str | None,
             lambda entry: episode_id(entry.context, entry.episode) if entry.episode else None,
         ),
-        # With it, once the text is erased, a guess at the text could be confirmed by the digest, which stays.
+        # The digest of an erased text stays. With the salt, it could confirm a guess at the text.
         "salt": (str | None, lambda _: None),
     },
-    Branch: {"key": (str | None, lambda one: None if one.session_id == one.context_id else one.session_id)},
+    Branch: {
+        "key": (
+            str | None,
+            lambda branch: None if branch.session_id == branch.context_id else branch.session_id,
+        )
+    },
     Diff: {"text": (str, str)},
 }
-"""Members of the JSON over HTTP that are shown besides the fields, or replace them."""
+"""Members of the JSON over HTTP, each with its type and its function, in addition to the fields or instead of them."""
 
 _DERIVED_FIELDS: Mapping[type[Any], Callable[[Mapping[str, Json]], dict[str, Any]]] = {
-    Entry: lambda written: {"episode": int((written.get("episodeId") or "_0").rpartition("_")[2])},
-    Branch: lambda written: {"session_id": written["key"] or written["id"]},
-    Job: lambda written: {"dedupe": ""},
+    Entry: lambda encoded: {"episode": int((encoded.get("episodeId") or "_0").rpartition("_")[2])},
+    Branch: lambda encoded: {"session_id": encoded["key"] or encoded["id"]},
+    Job: lambda encoded: {"dedupe": ""},
 }
 """Functions that derive fields from other members of the JSON."""
 
 
 def declare_wire_names(**names: str | None) -> Callable[[type[T]], type[T]]:
-    """Say of a class which of its fields have another name over HTTP; None for one that is not shown."""
+    """Declare the names over HTTP of the fields of a class, where they differ; None for a field that is not shown."""
 
-    def note(kind: type[T]) -> type[T]:
-        _NAMES[kind] = names
+    def declare(kind: type[T]) -> type[T]:
+        _WIRE_NAMES[kind] = names
         return kind
 
-    return note
+    return declare
 
 
 def to_camel_case(name: str) -> str:
@@ -137,14 +142,15 @@ def to_camel_case(name: str) -> str:
 
 def to_snake_case(name: str) -> str:
     """Return the field name for a name over HTTP."""
-    return "".join(f"_{one.lower()}" if one.isupper() else one for one in name)
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def format_instant(moment: datetime | None) -> str | None:
-    """Write a point in time in UTC, as RFC 3339 has it."""
+    """Format a point in time in UTC according to RFC 3339."""
     if moment is None:
         return None
-    return (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).isoformat()[:-6] + "Z"
+    in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return in_utc.isoformat().removesuffix("+00:00") + "Z"
 
 
 class Member(NamedTuple):
@@ -173,7 +179,7 @@ def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
     derived: dict[str, tuple[Any, Convert]] = {}
     if wire:
         for base in reversed(kind.__mro__):
-            wire_names.update(_NAMES.get(base, {}))
+            wire_names.update(_WIRE_NAMES.get(base, {}))
             derived.update(_DERIVED.get(base, {}))
     members: list[Member] = []
     for name, definition in _list_noun_fields(kind).items():
@@ -197,13 +203,13 @@ def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
 
 
 def is_noun(hint: Any) -> bool:
-    """Whether a type is a dataclass or a named tuple."""
+    """Return whether a type is a dataclass or a named tuple."""
     return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_field_defaults"))
 
 
 def _list_noun_fields(kind: type[Any]) -> dict[str, Field[Any]]:
     if is_dataclass(kind):
-        return {one.name: one for one in fields(kind)}
+        return {definition.name: definition for definition in fields(kind)}
     return {name: field(default=kind._field_defaults.get(name, MISSING)) for name in kind._fields}
 
 
@@ -214,7 +220,7 @@ def _list_noun_fields(kind: type[Any]) -> dict[str, Field[Any]]:
 class _Codec:
     """How values of a type are converted to JSON and back."""
 
-    #: None for values that JSON has too.
+    #: None for values that are the same in JSON.
     encode: Convert | None = None
     #: The types that a value may have in JSON; empty for any.
     types: frozenset[type[Any]] = frozenset()
@@ -223,7 +229,7 @@ class _Codec:
     def check_and_decode(self, value: Any, name: str = "") -> Any:
         """Return a value from JSON; `TypeError` if it has another type."""
         if self.types and type(value) not in self.types:
-            wanted = " or ".join(sorted(one.__name__ for one in self.types))
+            wanted = " or ".join(sorted(kind.__name__ for kind in self.types))
             raise TypeError(f"{name}: {type(value).__name__} where {wanted} belongs".removeprefix(": "))
         return value if self.decode is None or value is None else self.decode(value)
 
@@ -234,50 +240,50 @@ _OBJECT = frozenset({dict})
 _LIST = frozenset({list, tuple})
 
 
-def _codec_for_type(hint: Any, wire: bool, name: str = "") -> _Codec:
+def _build_codec(hint: Any, wire: bool, name: str = "") -> _Codec:
     """Return the codec for values of a type; `name` is the field, as the keys of some mappings are converted."""
     origin, args = get_origin(hint), get_args(hint)
     if hint == PAIRS and wire:
         return _Codec(dict, _OBJECT, lambda value: tuple(value.items()))
     if origin in (Union, UnionType):
-        return _codec_for_union(hint, wire)
+        return _build_union_codec(hint, wire)
     if origin in (tuple, Sequence):
-        return _codec_for_sequence((args[0], ...) if origin is Sequence else args, wire)
+        return _build_sequence_codec((args[0], ...) if origin is Sequence else args, wire)
     if origin is Literal:
         return _Codec(None, frozenset(map(type, args)))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        if wire and name in _FIELD_NAMES:
+        if wire and name in _KEYED_BY_FIELDS:
             return _Codec(_to_camel_case_keys, _OBJECT, _to_snake_case_keys)
         return _Codec(dict, _OBJECT, lambda value: MappingProxyType(dict(value)))
     if origin is list:
-        return _Codec(_codec_for_sequence((args[0], ...), wire).encode)
-    return _codec_for_class(hint, wire) if isinstance(hint, type) else _Codec()
+        return _Codec(_build_sequence_codec((args[0], ...), wire).encode)
+    return _build_class_codec(hint, wire) if isinstance(hint, type) else _Codec()
 
 
 def _to_camel_case_keys(value: Mapping[str, Json]) -> dict[str, Json]:
-    return {to_camel_case(key): one for key, one in value.items()}
+    return {to_camel_case(key): item for key, item in value.items()}
 
 
 def _to_snake_case_keys(value: Mapping[str, Json]) -> Mapping[str, Json]:
-    return MappingProxyType({to_snake_case(key): one for key, one in value.items()})
+    return MappingProxyType({to_snake_case(key): item for key, item in value.items()})
 
 
-def _codec_for_union(hint: Any, wire: bool) -> _Codec:
+def _build_union_codec(hint: Any, wire: bool) -> _Codec:
     """Return the codec for `X | None` or for a part of a message; other unions are passed unchanged."""
     members = [member for member in get_args(hint) if member is not NoneType]
-    if set(members) == set(_TYPES):
+    if set(members) == set(_TYPE_OF_PART):
         return _Codec(
-            lambda part: write_part(part, wire=wire), _OBJECT, lambda value: _read_part(value, wire)
+            lambda part: write_part(part, wire=wire), _OBJECT, lambda value: _decode_part(value, wire)
         )
     if len(members) > 1:
         return _Codec()
-    codec = _codec_for_type(members[0], wire)
+    codec = _build_codec(members[0], wire)
     return replace(codec, types=codec.types | _NONE) if codec.types else codec
 
 
-def _codec_for_sequence(args: tuple[Any, ...], wire: bool) -> _Codec:
+def _build_sequence_codec(args: tuple[Any, ...], wire: bool) -> _Codec:
     """Return the codec for a tuple with the given type arguments; `(X, ...)` is a tuple of any length."""
-    codecs = [_codec_for_type(arg, wire) for arg in args if arg is not Ellipsis]
+    codecs = [_build_codec(arg, wire) for arg in args if arg is not Ellipsis]
     has_any_length = args[1:] == (Ellipsis,)
     if not has_any_length:
         return _Codec(list, _LIST, lambda value: tuple(_decode_each(codecs, value)))
@@ -290,10 +296,10 @@ def _codec_for_sequence(args: tuple[Any, ...], wire: bool) -> _Codec:
 
 
 def _decode_each(codecs: Sequence[_Codec], values: Sequence[Any]) -> list[Any]:
-    return [codec.check_and_decode(one) for codec, one in zip(codecs, values, strict=True)]
+    return [codec.check_and_decode(value) for codec, value in zip(codecs, values, strict=True)]
 
 
-def _codec_for_class(hint: type[Any], wire: bool) -> _Codec:
+def _build_class_codec(hint: type[Any], wire: bool) -> _Codec:
     """Return the codec for a noun, an enum, a time, bytes or a plain JSON type; other classes are passed unchanged."""
     if is_noun(hint):  # looked up late, because a noun may contain its own class
         return _Codec(
@@ -302,7 +308,9 @@ def _codec_for_class(hint: type[Any], wire: bool) -> _Codec:
             lambda value: _build_decoder(hint, wire)(value),
         )
     if issubclass(hint, StrEnum):
-        return _Codec(attrgetter("_value_"), _TEXT, hint)  # not `value`, which is two calls of Python
+        return _Codec(
+            attrgetter("_value_"), _TEXT, hint
+        )  # faster than `value`, which calls two Python functions
     if issubclass(hint, datetime):
         return _Codec(format_instant if wire else datetime.isoformat, _TEXT, _parse_datetime)
     if issubclass(hint, bytes):
@@ -313,18 +321,18 @@ def _codec_for_class(hint: type[Any], wire: bool) -> _Codec:
     return _Codec(None, frozenset({hint}) if is_json_type else frozenset())
 
 
-def _parse_datetime(written: str) -> datetime:
-    found = datetime.fromisoformat(written)
-    if found.tzinfo is None:
-        raise ValueError(f"{written} names no time zone")
-    return found.astimezone(UTC)
+def _parse_datetime(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} names no time zone")
+    return moment.astimezone(UTC)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_noun(noun: object, kind: type[Any] | None = None, *, wire: bool = True) -> dict[str, Json]:
-    """Write a noun as JSON, as one of another class if that is given: what this one shows, and no more."""
+    """Encode a noun as a JSON object; with `kind`, only the members that this class has."""
     return build_encoder(kind or type(noun), wire)(noun)
 
 
@@ -334,10 +342,10 @@ def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[st
     members = list_json_members(kind, wire)
     plain = [member for member in members if member.derive is None]
     names = [member.name for member in plain]
-    get_values = _values_getter([member.field for member in plain])
+    get_values = _build_values_getter([member.field for member in plain])
     encoders: list[tuple[str, Convert]] = []
     for member in plain:
-        encode_value = _codec_for_type(member.hint, wire, member.field).encode
+        encode_value = _build_codec(member.hint, wire, member.field).encode
         if encode_value is not None:
             encoders.append((member.name, encode_value))
     derived = [(member.name, member.derive) for member in members if member.derive is not None]
@@ -359,27 +367,27 @@ def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[st
     return encode
 
 
-def _values_getter(names: Sequence[str]) -> Convert:
-    """Return what reads the values of some fields as a tuple."""
+def _build_values_getter(names: Sequence[str]) -> Convert:
+    """Return a function that returns the values of some fields of a noun as a tuple."""
     if len(names) == 1:
         return lambda noun: (getattr(noun, names[0]),)
     return attrgetter(*names)
 
 
 def write_part(part: Part, *, wire: bool = True) -> dict[str, Json]:
-    """Write a part of a message."""
-    return {"type": _TYPES[type(part)], **build_encoder(type(part), wire)(part)}
+    """Encode a part of a message as a JSON object."""
+    return {"type": _TYPE_OF_PART[type(part)], **build_encoder(type(part), wire)(part)}
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_noun(kind: type[T], written: Any, *, wire: bool = True, **known: Any) -> T:
-    """Read a noun; `KeyError`, `TypeError` or `ValueError` when it is none. Names that are not known are passed over.
+def decode_noun(kind: type[T], encoded: Any, *, wire: bool = True, **known: Any) -> T:
+    """Decode a noun from JSON; raise `KeyError`, `TypeError` or `ValueError` if it is not valid.
 
-    `known` are fields that are not written.
+    Unknown names are skipped. `known` are the values of fields that the JSON does not have.
     """
-    return cast("T", _build_decoder(kind, wire)(written, **known))
+    return cast("T", _build_decoder(kind, wire)(encoded, **known))
 
 
 @cache
@@ -387,7 +395,7 @@ def _build_decoder(kind: type[Any], wire: bool) -> Callable[..., Any]:
     """Return a function that builds nouns of a class from JSON objects; its keywords are fields known beforehand."""
     hints = get_type_hints(kind)
     members = [member for member in list_json_members(kind, wire) if member.field]
-    codecs = [_codec_for_type(hints[member.field], wire, member.field) for member in members]
+    codecs = [_build_codec(hints[member.field], wire, member.field) for member in members]
     plan = [
         (member.field, member.name, codec.types, codec.decode, codec, member.needed)
         for member, codec in zip(members, codecs, strict=True)
@@ -415,9 +423,10 @@ def _build_decoder(kind: type[Any], wire: bool) -> Callable[..., Any]:
     return decode
 
 
-def _read_part(written: Any, wire: bool) -> Any:
-    kind = PARTS[written["type"]]
-    unknown = written.keys() - {"type", *(one.name for one in list_json_members(kind, wire))}
+def _decode_part(encoded: Any, wire: bool) -> Any:
+    kind = PARTS[encoded["type"]]
+    known_names = {"type", *(member.name for member in list_json_members(kind, wire))}
+    unknown = encoded.keys() - known_names
     if unknown:
         raise TypeError(f"{min(unknown)} of a part is not known")
-    return _build_decoder(kind, wire)(written)
+    return _build_decoder(kind, wire)(encoded)

@@ -1,7 +1,7 @@
 """Protocols that stores, token counters, embedders, reflectors and other providers implement.
 
-A storage handle is bound to one tenant; any event loops and threads of its process may use it. Every key a store holds
-leads with (tenant, context).
+A storage handle is bound to one tenant; any event loops and threads of its process may use it. Every key in a store
+begins with (tenant, context).
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ __all__ = [
 
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told (entries done, entries in all) after every page."""
+"""Called with (entries done, entries in total) after every page."""
 
 
 @runtime_checkable
 class TokenCounter(Protocol):
     """Counts the tokens of a text."""
 
-    #: Stored with every context, so that two counters are never mixed; the class name stands in where it is missing.
+    #: Stored with every context, so that two counters are never mixed; without it the class name is used.
     name: str
 
     def count(self, text: str) -> int:
@@ -109,11 +109,11 @@ class TokenCounter(Protocol):
 class RequestCounter(Protocol):
     """Counts the tokens of a whole request as the model's server does."""
 
-    #: What its counts are: `SERVER`, or `EXACT` for the model's own tokenizer and chat template.
+    #: How reliable its counts are: `SERVER`, or `EXACT` for the model's own tokenizer and chat template.
     exactness: Exactness
 
     async def count_request(self, payload: Mapping[str, Json], *, model: str) -> int:
-        """Return the tokens of a request that a codec rendered; an `ACMSError` when it cannot be counted."""
+        """Return the tokens of a request that a codec rendered; raise an `ACMSError` if it cannot be counted."""
         ...
 
 
@@ -135,10 +135,10 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: list[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
-        """Return one vector for each text, in order; none for no texts, but one for an empty text.
+        """Return one vector for each text, in order, also for an empty text.
 
-        The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut; an
-        `acms.providers.InputRefusedError` has it embedded in parts.
+        The vector of a text does not depend on the other texts. Calls may overlap. A long text may be cut; after an
+        `acms.providers.InputRefusedError` it is embedded in parts.
         """
         ...
 
@@ -151,11 +151,11 @@ class Turn:
     speaker: str
     text: str
     markers: tuple[str, ...] = ()
-    #: Its place in the log.
+    #: Its version in the log.
     version: int
     #: Whether it is an earlier summary.
     summary: bool = False
-    #: When it was said; None for a text made from several messages.
+    #: When it was written; None for a text made from several messages.
     created_at: datetime | None = None
     #: Origin of the text, which decides which facts it may change.
     origin: Origin = Origin.USER
@@ -193,7 +193,7 @@ class Summarizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionRequest:
-    """Episodes to be distilled into facts, and the facts in force that they may change."""
+    """Episodes to be distilled into facts, and the active facts that they may change."""
 
     #: Oldest first; at least one. Proposals cite them by `Turn.version`.
     turns: tuple[Turn, ...]
@@ -242,7 +242,7 @@ class Reranker(Protocol):
 
 
 class Frame(Protocol):
-    """What a prompt format adds to the text of one message."""
+    """The tokens that a prompt format adds to the text of one message."""
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens added for one message, an upper bound."""
@@ -250,40 +250,41 @@ class Frame(Protocol):
 
 
 class Codec(Protocol):
-    """Turns a prompt into a provider's request and back, and counts the whole of it.
+    """Converts a prompt to a provider's request and back, and counts the tokens of the whole request.
 
-    Counts add up: the raw tokens of a payload are `base(tools)` and the `cost` of every message, or fewer where a
-    message had to be mapped or takes in the tools. `limit` says how many raw tokens a budget allows for certain. Safe
-    to use from several threads.
+    Counts add up: the raw tokens of a payload are `base(tools)` and the `cost` of every message, or fewer if a message
+    had to be mapped or contains the tools. `limit` returns the raw tokens that are certain to fit a budget. A codec is
+    safe to use from several threads.
 
-    A codec may have `async def count_request(payload) -> Count`: the final count of a payload then comes from there.
+    A codec may have `async def count_request(payload) -> Count`, which then gives the final count of a payload.
     """
 
-    #: Format and model, as "openai-chat" and "gpt-5".
+    #: Format and model, such as "openai-chat" and "gpt-5".
     name: str
     model: str
     counter: TokenCounter
-    #: Whether recalled text is a block of its own for each entry, which answers can cite.
+    #: Whether recalled text has a separate block for each entry, which answers can cite.
     search_results: bool
-    #: Vendors whose own items (`Raw`) it sends back word for word.
+    #: Vendors whose own items (`Raw`) it sends back unchanged.
     vendors: tuple[str, ...]
-    #: Whether the provider caches only what ends at a mark, and whether it sets one itself behind the newest message of
-    #: the user or a tool.
+    #: Whether the provider caches only prefixes that end at a mark.
     marks_only: bool
-    #: Whether the provider takes signed reasoning only behind the very prefix it was produced under.
+    #: Whether the provider accepts signed reasoning only after exactly the prefix for which it was produced.
     binds_reasoning: bool
+    #: Whether the provider itself sets a mark after the newest message of the user or a tool.
     implicit_mark: bool
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
-        """Return the messages as the provider can have them: what `parse` gives back for what `render` makes.
+        """Return the messages in the form that the provider accepts, which `parse` returns for a rendered request.
 
-        A role it lacks is mapped, messages that it wants as one are joined, a tool call without an answer gets one that
-        says so, an answer without a call is shown as text of the user. Sources are kept. Idempotent.
+        A role that the provider lacks is mapped, messages that it requires as one are joined, a tool call without an
+        answer gets an answer that states this, and an answer without a call becomes text of the user. Sources are kept.
+        Idempotent.
         """
         ...
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
-        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        """Return descriptions of the changes that `normal` makes to the messages, each kind of change once."""
         ...
 
     def render(
@@ -293,73 +294,77 @@ class Codec(Protocol):
         tools: Sequence[Tool] = (),
         marks: Sequence[CacheMark] = (),
     ) -> dict[str, Json]:
-        """Return the arguments of a request: messages, tools and cache hints; not the model.
+        """Return the arguments of a request: messages, tools and cache hints, but not the model.
 
-        `marks` count messages as they are given here. `PayloadError` when the provider would refuse it.
+        `marks` refer to the messages as given here. Raises `PayloadError` if the provider would refuse the request.
         """
         ...
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
-        """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
+        """Return the messages of a payload in normal form, without sources.
+
+        Raises `PayloadError` if the payload has another format.
+        """
         ...
 
     def check(self, payload: Mapping[str, Json]) -> None:
-        """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
+        """Raise `PayloadError` if the provider would refuse a payload: role order, tool pairs, system placement."""
         ...
 
     def cost(self, message: PromptMessage) -> int:
-        """Return the raw tokens of one message, its frame included; an upper bound where it has to be mapped."""
+        """Return the raw tokens of one message, its frame included; an upper bound if it has to be mapped."""
         ...
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
-        """Return the raw tokens of everything that is no message."""
+        """Return the raw tokens of everything except the messages."""
         ...
 
     def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch."""
+        """Count the tokens of a whole payload."""
         ...
 
     def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, `tools` of them for tools, whose upper bound is within a budget."""
+        """Return the maximum raw tokens, `tools` of them for tools, whose upper bound is within a budget."""
         ...
 
     def cached(self, tokens: int) -> int:
-        """Return how many tokens of an unchanged prefix of so many the provider reads from its prompt cache."""
+        """Return how many tokens of an unchanged prefix of `tokens` the provider reads from its prompt cache."""
         ...
 
     def diagnosed(self, payload: Mapping[str, Json], previous: str | None) -> dict[str, Json]:
-        """Return a payload that asks why the cache was not read, compared with the answer of that id.
+        """Return a payload that requests a diagnosis: why its cache was not read, compared with an earlier answer.
 
-        None is for the first request of a conversation. As it was where the model has no diagnostics.
+        `previous` is the id of that answer, or None for the first request of a conversation. The payload is returned
+        unchanged if the model has no diagnostics.
         """
         ...
 
     def usage(self, usage: object) -> Usage:
-        """Read what the provider reported, an SDK's object or a mapping; `ValidationError` when it is none of its.
+        """Parse the usage that the provider reported, from an SDK's object or a mapping.
 
-        Either the usage alone, or the whole answer, which also says what the cache was not read for and what the
-        provider changed in the request.
+        It may be the usage alone, or the whole answer, which may also contain the diagnosis of the cache and the edits
+        that the provider made to the request. Raises `ValidationError` for another format.
         """
         ...
 
     def observe(self, count: Count, usage: Usage) -> None:
-        """Learn from what the provider reported for a request how far its count can be relied on."""
+        """Calibrate counts with the usage that the provider reported for a request."""
         ...
 
 
 class StorageBackend(Protocol):
-    """Keeps logs: append-only, gap-free, atomic per operation (rules of the store in docs/architecture.md).
+    """Stores logs: append-only, gap-free, atomic per operation (rules of the store in docs/architecture.md).
 
-    Unless a method says otherwise an unknown or deleted context raises `SessionNotFoundError`, bad input
-    `ValidationError`, and a failure of the medium a subclass of `StorageError`; nothing is ever half stored.
+    Unless a method documents otherwise, an unknown or deleted context raises `SessionNotFoundError`, invalid input
+    `ValidationError`, and a failure of the medium a subclass of `StorageError`; no operation is partially stored.
     """
 
-    #: Owner of everything this handle reads and writes.
+    #: Owner of all data that this handle reads and writes.
     tenant: str
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledged append survives; a server tells when the handle is opened."""
+        """The failures that an acknowledged append survives; for a server it is known once the handle is open."""
         ...
 
     async def create(self, context: ContextDraft) -> Context:
@@ -382,16 +387,16 @@ class StorageBackend(Protocol):
         ...
 
     async def head(self, context: str) -> Head:
-        """Return where the log stands."""
+        """Return the state of a log at its end."""
         ...
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, many may share a commit.
+        """Append; each operation is atomic, and several may share a commit.
 
-        One result per operation, in order: a receipt once it is as durable as the handle promises, or the error that
-        refused it. A cancelled call may still commit: repeat it with the same keys. A key names one entry among those
-        that the context reads: a fork knows the keys of inherited entries, until these are erased. A message, fact or
-        summary that names an erased entry among its sources is refused with `GoneError`.
+        Returns one result per operation, in order: a receipt once it is as durable as the handle promises, or the error
+        that refused it. A cancelled call may still commit: repeat it with the same keys. A key identifies one entry
+        among those that the context reads: a fork has the keys of inherited entries, until these are erased. A message,
+        fact or summary that names an erased entry among its sources is refused with `GoneError`.
         """
         ...
 
@@ -417,17 +422,17 @@ class StorageBackend(Protocol):
         ...
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist; also of deleted contexts.
+        """Return entries by id, also of deleted contexts; None for an id that does not exist.
 
-        As fast as a store reads rows by key: made for a few dozen entries scattered over a long log.
+        This reads rows by key: it is meant for a few dozen entries scattered over a long log.
         """
         ...
 
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
-        """Store derived rows, replacing those of the same version, space and part; return how many were kept.
+        """Store derived rows, replacing those of the same version, space and part; return how many were stored.
 
-        Rows of versions that are blanked are dropped silently. With `wait=False` the call returns before they are
-        durable: they ride on the next commit, or are lost in a crash and computed again.
+        Rows of blanked versions are dropped silently. With `wait=False` the call returns before the rows are durable:
+        they are stored with the next commit, or lost in a crash and computed again.
         """
         ...
 
@@ -456,18 +461,17 @@ class StorageBackend(Protocol):
     ) -> int:
         """Delete the content of entries permanently, in every lineage; return how many were changed.
 
-        To ERASED also deletes keys, actors and derived rows, and empties job payloads that name them; to EXPIRED
-        keeps all that. Raises the epoch of the fork tree and writes an audit row in the same commit. Once an erasure
-        is answered the medium holds no copy either, as far as the store can see to it.
+        ERASED also deletes keys, actors and derived rows, and empties job payloads that name the entries; EXPIRED keeps
+        these. The same commit raises the epoch of the fork tree and writes an audit row. When the call for an erasure
+        returns, the medium holds no copy either, as far as the store can ensure it.
         """
         ...
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim: ids, versions, hashes and tombstones. Resumes after the last stored version.
 
-        A tombstone raises an epoch of 0, which says that the tree has none.
-
-        `ConflictError` when the id or key is taken by another log, `CorruptRecordError` when the chain breaks.
+        A tombstone raises an epoch of 0, because 0 means that the tree has no tombstones. Raises `ConflictError` if the
+        id or key belongs to another log, and `CorruptRecordError` if the chain breaks.
         """
         ...
 
@@ -476,23 +480,23 @@ class StorageBackend(Protocol):
         ...
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first, each until the lease ends; a job whose lease ended is due again.
+        """Claim due jobs, oldest first, each until the lease ends; a job whose lease ended is due again.
 
-        So is, within a minute, one that was changed under a clock that has been set back since by more than a minute.
-        When nothing is due nothing is written.
+        If the clock was set back by more than a minute, a job that was changed before is due within a minute. Nothing
+        is written if no job is due.
         """
         ...
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
-        """Prolong a lease; `LeaseLostError` when another attempt holds the job."""
+        """Extend a lease; raise `LeaseLostError` if another attempt holds the job."""
         ...
 
     async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """End an attempt that has no effect on the log, or one that had ended already.
+        """Set the outcome of an attempt that has no effect on the log, or change the outcome of one that has ended.
 
-        The job must be as the lease saw it, attempt and state, and not be done; else `LeaseLostError`. So a lease made
-        from a listed job cancels one that waits, and a `Retry` brings back one that failed or was cancelled.
-        `ConflictError` when an unfinished job has taken its name meanwhile.
+        The job must have the attempt and the state of the lease, and must not be done; otherwise `LeaseLostError` is
+        raised. So a lease that is built from a listed job can cancel a waiting job, and a `Retry` can restart a failed
+        or cancelled one. Raises `ConflictError` if another unfinished job has its name.
         """
         ...
 
@@ -501,19 +505,19 @@ class StorageBackend(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Flush and release everything; idempotent. A later call opens the store again."""
+        """Flush and release all resources; idempotent. A later call opens the store again."""
         ...
 
 
 class Handle(StorageBackend, Protocol):
-    """A store that is kept open by a block: what `open_storage` returns."""
+    """A store that an `async with` block keeps open: the result of `open_storage`."""
 
     async def __aenter__(self) -> Self:
         """Keep the handle open until the block ends."""
         ...
 
     async def __aexit__(self, *error: object) -> None:
-        """Let go of the handle, which is closed by its last user."""
+        """Release the handle, which its last user closes."""
         ...
 
     async def sessions(
@@ -528,21 +532,21 @@ class Handle(StorageBackend, Protocol):
         ...
 
 
-# ── what some stores can do besides ─────────────────────────────────────────────────────────────────────────────────
+# ── optional capabilities of stores ─────────────────────────────────────────────────────────────────────────────────
 
 
 @runtime_checkable
 class HasBackup(Protocol):
-    """A store that copies itself as a whole, while it is in use."""
+    """A store that can copy itself completely while it is in use."""
 
     async def backup(self, to: str, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Write a copy of the whole store to a new file; `progress` receives (pages done, pages in all)."""
+        """Write a copy of the whole store to a new file; `progress` receives (pages done, pages in total)."""
         ...
 
 
 @runtime_checkable
 class HasIntegrity(Protocol):
-    """A store whose medium can be checked apart from the logs in it."""
+    """A store whose medium can be checked separately from the logs."""
 
     async def integrity(self) -> list[str]:
         """Return the problems of the storage medium, or an empty list if it is sound."""
@@ -551,7 +555,7 @@ class HasIntegrity(Protocol):
 
 @runtime_checkable
 class HasSpaces(Protocol):
-    """A store that knows which derived rows it has."""
+    """A store that can list its spaces of derived rows."""
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
@@ -560,33 +564,34 @@ class HasSpaces(Protocol):
 
 @runtime_checkable
 class HasRecords(Protocol):
-    """A store that keeps small records beside a log: derived state, such as the entries a prompt showed and where.
+    """A store that keeps small records next to a log: derived state, such as the entries that a prompt showed.
 
-    A record is no entry and does not change the head. It is as durable as other writes of the handle, but waits for no
-    standby; forks do not inherit it, and exports, copies and restored logs do not contain it. Erasing an entry deletes
-    every record of its fork tree in the same commit, deleting a context deletes those of the context.
+    A record is not an entry and does not change the head. It is as durable as other writes of the handle, but does not
+    wait for a standby; forks do not inherit it, and exports, copies and restored logs do not contain it. The erasure of
+    an entry deletes every record of its fork tree in the same commit, and the deletion of a context deletes its
+    records.
     """
 
     async def record(self, context: str, name: str) -> Record | None:
-        """Return the record a context itself has under a name; None when there is none.
+        """Return the record that a context itself has under a name, or None, with one indexed read.
 
-        One indexed read. `CorruptRecordError` when it does not read back as it was written.
+        Raises `CorruptRecordError` if the record differs from the one that was written.
         """
         ...
 
     async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
-        """Store a record if it is still at `rev`, where 0 says that there is none; return it at the next revision.
+        """Store a record if it is still at `rev`, where 0 means that there is none; return it at the next revision.
 
-        `ConflictError` when it is at another one, also where the answer to the call itself was lost: read it again. A
-        name has up to 64 characters, data 64 KB of JSON. A context keeps 32 records: a new one drives out the one put
-        longest ago.
+        Raises `ConflictError` if it is at another revision, even if this call stored it and the answer was lost: read
+        it again. A name has up to 64 characters, data up to 64 KB of JSON. A context keeps 32 records: a new one
+        replaces the one that was stored the longest ago.
         """
         ...
 
 
 @runtime_checkable
 class HasOwnValues(Protocol):
-    """A store that keeps values of ACMS itself beside the logs of a tenant: no pin and no request can name them."""
+    """A store that keeps values of ACMS itself next to the logs of a tenant: no pin and no request can name them."""
 
     def own_values(self) -> ListingKV:
         """Return the values; they use the connections of this handle, close with it, and support compare-and-set."""
@@ -604,33 +609,33 @@ class Searchable(Protocol):
 
 @runtime_checkable
 class HasHeads(Protocol):
-    """A store that tells in one read where many sessions stand: all of a namespace, or those of a page."""
+    """A store that reads the heads of many sessions at once: all of a namespace, or those of a page."""
 
     async def session_page(self, query: ContextQuery) -> SessionPage:
-        """Return a page of contexts with where their logs stand, newest first; as `contexts`, of all trees."""
+        """Return a page of contexts with the state of their logs, newest first; like `contexts`, of all trees."""
         ...
 
     async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, in the order in which they were created."""
+        """Return the heads of all live contexts of a namespace, in the order in which they were created."""
         ...
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
-        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        """Return the heads of contexts, in order; None for a context that does not exist or was deleted."""
         ...
 
 
 @runtime_checkable
 class HasHints(Protocol):
-    """A store that can tell at once that there is work, also work that another process enqueued."""
+    """A store that can notify at once of new jobs, also of those that another process enqueued."""
 
     def hints(self, wake: Callable[[], object]) -> AbstractAsyncContextManager[None]:
-        """Call `wake` inside the block when jobs were enqueued; only a hint, which may be lost."""
+        """Call `wake` inside the block when jobs were enqueued; a call is only a hint and may be lost."""
         ...
 
 
 @runtime_checkable
 class HasCommits(Protocol):
-    """A store that can tell cheaply whether anything was committed to it, by whatever process."""
+    """A store that can report cheaply whether any process has committed to it."""
 
     async def commits(self) -> int:
         """Return a number that changes with every commit; its value has no other meaning."""
@@ -639,12 +644,12 @@ class HasCommits(Protocol):
 
 @runtime_checkable
 class HasMigrations(Protocol):
-    """A store whose schema is made in numbered steps."""
+    """A store whose schema is created in numbered steps."""
 
     async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
-        """Return every step that the release or the database knows, in order; opens nothing and changes nothing.
+        """Return every step that the release or the database knows, in order, without changing the database.
 
-        `partitions` is how many hash partitions the scripts make; None leaves it to the store.
+        `partitions` is the number of hash partitions that the scripts create; None leaves it to the store.
         """
         ...
 
@@ -653,9 +658,9 @@ class HasMigrations(Protocol):
     ) -> list[Migration]:
         """Apply the missing migrations, each in its own transaction; return those that were applied.
 
-        Only one migrator runs at a time: another one waits, and finds the work done. An interrupted run is resumed by
-        the next one. `progress` is called with each migration once it is applied. Raises `ConfigurationError` for
-        `partitions` of a database that is not empty, or of a store without partitions.
+        Only one migrator runs at a time: another one waits, and then finds the migrations applied. The next run resumes
+        an interrupted one. `progress` is called with each migration after it was applied. Raises `ConfigurationError`
+        for `partitions` of a database that is not empty, or of a store without partitions.
         """
         ...
 
@@ -664,9 +669,10 @@ class HasMigrations(Protocol):
 
 
 class KVMemory(Protocol):
-    """Keeps JSON values under keys: what pins and stored summaries lie in.
+    """Stores JSON values under keys, such as pins and summaries.
 
-    Bad input raises `ValidationError`, a failure of the medium a subclass of `StorageError`; nothing is half stored.
+    Invalid input raises `ValidationError`, and a failure of the medium a subclass of `StorageError`; no operation is
+    partially stored.
     """
 
     async def get(self, key: str) -> KVEntry | None:
@@ -674,18 +680,18 @@ class KVMemory(Protocol):
         ...
 
     async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
-        """Store a value, whatever was there; return it as stored.
+        """Store a value, replacing any earlier one; return it as stored.
 
-        Data and metadata are replaced whole: without `metadata` the entry has none afterwards. `created_at` stays.
+        Data and metadata are replaced completely: without `metadata` the entry has none afterwards. `created_at` stays.
         """
         ...
 
     async def delete(self, key: str) -> bool:
-        """Remove a key; return whether it was there."""
+        """Remove a key; return whether it existed."""
         ...
 
     async def aclose(self) -> None:
-        """Release everything; idempotent. A later call opens the store again."""
+        """Release all resources; idempotent. A later call opens the store again."""
         ...
 
 
@@ -696,20 +702,20 @@ class ListingKV(KVMemory, Protocol):
     async def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> KVPage:
         """Return the entries whose keys begin with `prefix` and come after `after`, in the order of code points.
 
-        Up to 500 per page. Entries set or deleted between two pages may be seen or not; all others are seen once.
+        A page has up to 500. Entries set or deleted between two pages may be missing; all others are returned once.
         """
         ...
 
 
 @runtime_checkable
 class CompareAndSetKV(KVMemory, Protocol):
-    """A key-value memory in which a value can be changed so that no other writer's change is lost."""
+    """A key-value memory that can change a value without losing the change of another writer."""
 
     async def compare_and_set(
         self, key: str, data: Json, *, expect: str | None, metadata: Mapping[str, Json] | None = None
     ) -> KVEntry:
         """Store a value if the key is still at the revision `expect`, or, for None, if there is no such key.
 
-        `ConflictError` when it is not, and nothing is stored: read it and decide again.
+        Otherwise nothing is stored and `ConflictError` is raised: read the value and decide again.
         """
         ...

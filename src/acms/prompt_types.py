@@ -1,4 +1,4 @@
-"""Provider-neutral types of a prompt: messages, tools, counts, cache marks; the sent requests and their reasons."""
+"""Provider-neutral types of a prompt: messages, tools, counts, cache marks, logged renders, and the text framing."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptMessage:
-    """One message of a prompt, in no provider's format."""
+    """One message of a prompt, independent of the provider's format."""
 
     role: Role
     parts: tuple[Part, ...] = ()
-    #: Who spoke, for providers that take a name.
+    #: The speaker, for providers that accept a name.
     name: str | None = None
-    #: Ids of the entries whose text it shows, in order; empty for what the caller wrote.
+    #: Ids of the entries whose text it shows, in order; empty for text of the caller.
     sources: tuple[str, ...] = ()
-    #: Tool group of the log, which tells apart calls with the same id.
+    #: Tool group of the log, which distinguishes calls with the same id.
     group: str | None = None
-    #: Tokens of `text`, or of the output of a tool result that stands alone, by the counter of this name, where they
-    #: were counted before.
+    #: Tokens of `text`, or of the output of a single tool result, if they were counted before, and the name of the
+    #: counter.
     tokens: int | None = None
     counter: str = ""
 
     @property
     def text(self) -> str:
-        """Its text parts, a line each."""
+        """Its text parts, each on its own line."""
         return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
 
 
@@ -71,30 +71,30 @@ class Tool:
 
 
 class Exactness(StrEnum):
-    """How far a count of tokens can be relied on."""
+    """How reliable a count of tokens is."""
 
     #: By the provider's public tokenizer and framing: the sent request never has more.
     EXACT = "exact"
-    #: A stated quantile of what the provider has reported, or a published upper bound until it has.
+    #: By a quantile of the counts that the provider has reported; before the first report, by a published upper bound.
     CALIBRATED = "calibrated"
-    #: So many tokens for each byte of the payload, which relies on no measure of the text.
+    #: By the number of bytes of the payload, without a measure of the text.
     BYTES = "bytes"
     #: Counted by the server that receives the request. Providers call their counts estimates.
     SERVER = "server"
-    #: The vocabulary is unknown and nothing was reported yet: usually enough, but no bound.
+    #: For an unknown vocabulary before the first report: usually enough, but not an upper bound.
     ESTIMATE = "estimate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """The tokens of a whole request: roles, ids, tools and all."""
+    """The tokens of a whole request, including roles, ids and tools."""
 
-    #: Raw: by the codec's counter and its idea of framing; the truth when exact.
+    #: Raw tokens, by the codec's counter and its framing.
     tokens: int
     exactness: Exactness
-    #: What a budget is compared with; equals `tokens` when exact.
+    #: The tokens that are compared with a budget; equal to `tokens` if the count is exact.
     upper_bound: int
-    #: Tokens of the tools, which `tokens` include; always by the codec's own counter.
+    #: Tokens of the tools, which are included in `tokens`; always by the codec's own counter.
     tools: int = 0
 
     @property
@@ -107,76 +107,76 @@ class Count:
 class CacheMark:
     """The end of a prefix that a provider is asked to cache."""
 
-    #: Messages in the prefix; 0 when it holds the tools only.
+    #: Messages in the prefix; 0 if it contains only the tools.
     messages: int
     id: str = "prompt"
     version: str = ""
-    #: Seconds it should be kept; None leaves it to the provider.
+    #: Seconds for which it should be cached; None leaves it to the provider.
     ttl: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRates:
-    """What a provider charges for prompt tokens, in units of uncached input without a cache."""
+    """The prices of prompt tokens, in units of the price of uncached input."""
 
-    #: For those read from its cache.
+    #: Price of tokens that are read from the cache.
     cached: float = 0.1
-    #: For those written to it, and for those that it is to keep for long: an hour or more.
+    #: Price of tokens that are written to the cache, and of those that are cached for an hour or longer.
     write: float = 1.0
     long: float = 1.0
 
 
 class Changed(StrEnum):
-    """The part of a request that differs from the one before it."""
+    """The part of a request that differs from the previous one."""
 
     MODEL = "model"
-    #: The key that the provider keeps the cache under.
+    #: The provider's key of the cache.
     KEY = "key"
     TOOLS = "tools"
-    #: Text of the system that stands before all messages.
+    #: System text before all messages.
     SYSTEM = "system"
     MESSAGES = "messages"
-    #: Either of these two, where the provider does not tell them apart.
+    #: `SYSTEM` or `MESSAGES`, for a provider that does not distinguish them.
     INPUT = "input"
-    #: What no prompt holds: the form of the answer, the effort, the service tier.
+    #: Settings outside of the prompt: the format of the answer, the effort, the service tier.
     SETTINGS = "settings"
 
 
 class Outcome(StrEnum):
-    """What a provider found when it compared a request with an earlier one."""
+    """The result of a provider's comparison of a request with an earlier one."""
 
-    #: Nothing that kept it from reading what the earlier request had cached.
+    #: The cache of the earlier request could be read.
     HIT = "hit"
     MISS = "miss"
-    #: It could not compare them, or has not done so yet.
+    #: The requests could not be compared, or have not been compared yet.
     UNKNOWN = "unknown"
-    #: It reports nothing: there was no difference, or no diagnosis was requested.
+    #: The provider reported nothing: there was no difference, or no diagnosis was requested.
     SILENT = "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a provider could not read from its cache what an earlier request had put there, in its own words."""
+    """A provider's diagnosis of why it could not read the cache of an earlier request."""
 
     outcome: Outcome
-    #: The first thing that differs; None when nothing does, and for a reason that is not known here.
+    #: The first part that differs; None if there is none, or if the provider's reason is not a known one.
     changed: Changed | None = None
-    #: The provider's word for it.
+    #: The provider's word for the reason.
     reason: str = ""
-    #: Tokens that were not read for this reason; an estimate of the provider's.
+    #: Tokens that were not read for this reason, as estimated by the provider.
     missed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEdit:
-    """Something that a provider changed in a request before the model saw it."""
+    """A change that a provider made to a request before the model saw it."""
 
     #: The provider's word for it: "clear_tool_uses_20250919", "thinking_dropped", "compaction".
     kind: str
-    #: The changed place as the provider names it: a path in the request, or the id of an item.
+    #: The changed part as the provider names it: a path in the request, or the id of an item.
     place: str = ""
     reason: str = ""
-    #: How many blocks, turns or tool calls it was, and how many tokens they had, where that is told.
+    #: Number of changed blocks, turns or tool calls, and their tokens, if the provider reports them.
     count: int = 1
     tokens: int = 0
 
@@ -187,10 +187,10 @@ class Usage:
 
     #: Tokens of the whole request, cached or not.
     input_tokens: int
-    #: How many of them were read from its prompt cache, and how many were written to it.
+    #: Tokens of these that were read from its prompt cache, and that were written to it.
     cached_tokens: int = 0
     written_tokens: int = 0
-    #: Why it read no more; None when the answer was not given, or says nothing of the kind.
+    #: Why no more were read, or None if the answer does not report it.
     diagnosis: Diagnosis | None = None
     #: Its changes to the request, in order.
     edits: tuple[ServerEdit, ...] = ()
@@ -198,12 +198,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The first message of a prompt that is not as it was in the one before."""
+    """The first message of a prompt that differs from the previous prompt."""
 
-    #: Its place among the messages; their number when the prompt ends before.
+    #: Its index among the messages; their number if the prompt ends before it.
     index: int
     role: Role | None
-    #: Scope it came from.
+    #: Path of the scope it came from.
     path: str = ""
 
 
@@ -211,37 +211,37 @@ class Change:
 class CachePrediction:
     """The part of a prompt that its provider can read from the prompt cache after an earlier prompt."""
 
-    #: By the provider's rules: it reads no short prefix, and some only in steps.
+    #: Tokens read by the provider's rules: it reads no short prefix, and some providers only read in steps.
     predicted_tokens: int = 0
-    #: Raw tokens of the common beginning of both, tools and frame included.
+    #: Raw tokens of the common beginning of both prompts, tools and frame included.
     shared_tokens: int = 0
-    #: None when the earlier prompt is the beginning of this one, and when there is none.
+    #: None if the earlier prompt is the beginning of this one, or if there is no earlier prompt.
     first_change: Change | None = None
     #: Description of that change.
     reason: str = ""
-    #: Name under which the provider keeps it, where a cache hint gave one.
+    #: Name of the provider's cache, if a cache hint set one.
     key: str = ""
     #: Raw tokens of the whole request.
     total_tokens: int = 0
-    #: Whether there was an earlier prompt to compare with, and the part of the request that differs first from it;
-    #: None when the earlier prompt is the beginning of this one.
+    #: Whether there was an earlier prompt to compare with, and the first part of the request that differs from it, or
+    #: None if the earlier prompt is the beginning of this one.
     compared: bool = False
     changed: Changed | None = None
 
     def paid(self, cached: float = 0.1, write: float = 1.0) -> float:
-        """Return what the request costs, in units of one token of uncached input.
+        """Return the cost of the request, in units of one token of uncached input.
 
-        `cached` is the price of a token read from the cache, `write` that of every other one, which is written to it:
-        `codec.rates` has those of the model.
+        `cached` is the price of a token that is read from the cache, and `write` the price of every other token, which
+        is written to it; `codec.rates` has the prices of the model.
         """
         return cached * self.predicted_tokens + write * (self.total_tokens - self.predicted_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What the tokens of a request are used for, in raw tokens of the codec."""
+    """The raw tokens of a request by use, as the codec counts them."""
 
-    #: What the caller wrote for the system or the developer, and everything else that the caller wrote.
+    #: Text of the caller with the role of the system or the developer, and all other text of the caller.
     system: int = 0
     written: int = 0
     #: Messages and summaries of a log.
@@ -258,7 +258,7 @@ class Redacted(NamedTuple):
     """An entry that is shown redacted, and the kinds of text that were removed from it."""
 
     entry: str
-    #: The mode it was shown under; under `block` all of its text was withheld.
+    #: The mode in which it was shown; in `block` all of its text was withheld.
     mode: Privacy
     #: Number of removed texts by kind.
     kinds: tuple[tuple[str, int], ...] = ()
@@ -266,7 +266,7 @@ class Redacted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the planner decided about one candidate, and by which rule."""
+    """The planner's decision about one candidate, and the rule that made it."""
 
     id: str
     version: int
@@ -275,10 +275,10 @@ class Verdict:
     rule: str
     source: Source | None = None
     relevance: float = 0.0
-    #: What the markers add, as a share of the best relevance.
+    #: Amount that the markers add, as a share of the best relevance.
     boost: float = 0.0
     score: float = 0.0
-    #: What each signal adds to the relevance, by name.
+    #: Amount that each signal adds to the relevance, by name.
     parts: Mapping[str, float] = field(default_factory=dict)
     tokens: int = 0
     #: The reason in words.
@@ -295,7 +295,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRender:
-    """A request that was really sent, as the log of renders keeps it: numbers and ids, no text."""
+    """A sent request in the log of renders: numbers and ids, without text."""
 
     id: str
     #: The request id of the service, or the correlation id of the call; "" without one.
@@ -307,19 +307,19 @@ class LoggedRender:
     codec: str
     model: str
     budget: int | None
-    #: The codec's count of the whole request, and what the budget was compared with.
+    #: The codec's count of the whole request, and the upper bound that was compared with the budget.
     tokens: int
     upper_bound: int
     messages: int
-    #: Candidates and messages that are not in it.
+    #: Number of candidates and messages that were left out.
     left_out: int
     use: Use
-    #: The part that the provider could read from its cache after the render before it; None where nothing is cached.
+    #: The part that the provider can read from its cache after the previous render; None if nothing is cached.
     cache: CachePrediction | None
-    #: Its cost in tokens of uncached input, and the part of that cost due to a broken cache.
+    #: Its cost in tokens of uncached input, and the part of that cost that is due to a broken cache.
     paid: int
     lost: int
-    #: Id of the render it is compared with: the one of the same kind before it.
+    #: Id of the render it is compared with: the previous one of the same kind.
     previous: str | None
 
 
@@ -327,21 +327,22 @@ class LoggedRender:
 class RenderBlock:
     """One message of a request that was sent."""
 
-    #: Its place in the request, from 0.
+    #: Its index in the request, from 0.
     place: int
     role: Role
-    #: As `Use` names it: "system", "written", "history", "recalled", "pins".
+    #: A field of `Use`: "system", "written", "history", "recalled", "pins".
     part: str
     path: str
     tokens: int
     rendition: str
-    #: Entries whose text it shows, and the versions of the first and last of them; 0 for what the caller wrote.
+    #: Ids of the entries whose text it shows, and the versions of the first and last one; 0 for text of the caller.
     sources: tuple[str, ...]
     first: int
     last: int
-    #: Against the render before: "same" up to the first change, then "moved" or "added"; "removed" of the other one.
+    #: Change since the previous render: "same" up to the first change, then "moved" or "added"; "removed" for messages
+    #: of the previous render only.
     change: str
-    #: The caller's text, or the log's current text there; None if the content is gone.
+    #: The caller's text, or the current text of the log; None if the content is gone.
     text: str | None
 
 
@@ -350,33 +351,34 @@ class RenderDetails(LoggedRender):
     """A sent request with its messages, the reason for each of them, and the entries that were left out."""
 
     blocks: Sequence[RenderBlock]
-    #: Messages of the render before that are not in this one.
+    #: Messages of the previous render that are not in this one.
     removed: Sequence[RenderBlock]
     verdicts: Sequence[Verdict]
-    #: Beginnings of the entries that were left out, by id, as the log has them now.
+    #: Beginnings of the entries that were left out, by id, with the current text of the log.
     previews: Mapping[str, str]
     #: The steps taken to make it fit: path, strategy, tokens before and after.
     steps: Sequence[Mapping[str, Json]]
-    #: What privacy took out, by entry: how often, by kind.
+    #: Number of texts that were redacted, by entry and by kind.
     redactions: Mapping[str, Mapping[str, int]]
-    #: The request as it was given to the provider, system text and tools included; None if it cannot be shown.
+    #: The request as it was sent to the provider, with system text and tools; None if it cannot be shown.
     payload: Mapping[str, Json] | None = None
     #: How `payload` differs from the sent request, or why it is None; "" if it is identical byte for byte.
     payload_note: str = ""
 
 
-# ── texts as paragraphs of one ────────────────────────────────────────────────────────────────────────────────────────
+# ── paragraphs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SEPARATOR = "\n\n"
 """Separator between two paragraphs."""
 
-_PLACE = r", (?:session [^\n]{1,255}?|this session)"
-_DATED = re.compile(rf"([^\n:]{{1,300}}?)((?:, \d{{4}}-\d\d-\d\d)?(?:{_PLACE})?): ")
+_SESSION = r", (?:session [^\n]{1,255}?|this session)"
+_HEADING = re.compile(rf"([^\n:]{{1,300}}?)((?:, \d{{4}}-\d\d-\d\d)?(?:{_SESSION})?): ")
+"""Heading of a paragraph; its groups are the speaker, and the day and session."""
 _SPEAKERS = (*(role.value for role in Role), "fact", "summary", "tool call")
 
 
 def prefix_speaker(speaker: str | None, content: str) -> str:
-    """Write who said something before it."""
+    """Return a text after the name of its speaker."""
     return f"{speaker}: {content}" if speaker else content
 
 
@@ -390,8 +392,8 @@ def format_paragraph(
 ) -> str:
     """Format a message as a paragraph: "speaker, day, place: content".
 
-    Lines of the content that begin like such a paragraph are quoted. An empty `speaker` gives the content without a
-    heading; with None it is not quoted either.
+    `place` names the session. Lines of the content that begin like such a paragraph are quoted. With an empty `speaker`
+    the content has no heading; with None it is not quoted either.
     """
     if speaker is None:
         return content
@@ -406,10 +408,10 @@ def format_paragraph(
 
 
 def omit_repeated_dates(paragraphs: Iterable[str]) -> Iterator[str]:
-    """Yield the paragraphs, without day and session if the paragraph before has the same ones."""
+    """Yield the paragraphs, without day and session if the previous paragraph has the same ones."""
     previous = ""
     for paragraph in paragraphs:
-        match = _DATED.match(paragraph)
+        match = _HEADING.match(paragraph)
         day_and_session = match[2] if match else ""
         if match and day_and_session and day_and_session == previous:
             speaker = match[1]
@@ -419,9 +421,9 @@ def omit_repeated_dates(paragraphs: Iterable[str]) -> Iterator[str]:
         previous = day_and_session
 
 
-# ── texts in a frame ──────────────────────────────────────────────────────────────────────────────────────────────────
-# Nothing in a text may end the frame it is put into or pass for another speaker, however it is spelt: characters are
-# compared as a reader sees them. NFKC and case are folded, and invisible characters are ignored.
+# ── escaping of texts ─────────────────────────────────────────────────────────────────────────────────────────────────
+# A text must neither close the tag around it nor imitate another speaker, in any spelling. So characters are compared
+# by their appearance: NFKC and case are folded, and invisible characters are ignored.
 
 BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 """Characters that end a line, inside a class of a regular expression."""
@@ -429,17 +431,18 @@ BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 OPENING = "<\uff1c\ufe64"
 """Characters that look like the opening bracket of a tag."""
 
-_OPENING = re.compile(f"[{OPENING}]")
+_OPENING_BRACKET = re.compile(f"[{OPENING}]")
 _SLASHES = dict.fromkeys("\u2044\u2215\u29f8", "/")
-_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Characters that show nothing although they count as letters or symbols."""
-_INVISIBLE = ("Cc", "Cf", "Mn", "Me")
-"""Unicode categories of what shows nothing by itself."""
+_INVISIBLE_CHARACTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Invisible characters that Unicode classifies as letters or symbols."""
+_INVISIBLE_CATEGORIES = ("Cc", "Cf", "Mn", "Me")
+"""Unicode categories of characters that are invisible alone."""
 
 _COLONS = ":\uff1a\ufe55\ufe13\u2236\ua789"
-_LINE = re.compile(rf"(?<=[{BREAKS}])(?=([^{BREAKS}{_COLONS}]+)[{_COLONS}])")
-LONGEST = 120
-"""Visible characters before the colon of a line that may begin with a speaker, at most."""
+_LINE_WITH_COLON = re.compile(rf"(?<=[{BREAKS}])(?=([^{BREAKS}{_COLONS}]+)[{_COLONS}])")
+"""Start of a line; its group is the line up to the first colon."""
+MAX_HEADING_CHARS = 120
+"""Visible characters of a line before its colon above which it cannot begin with a speaker."""
 
 
 @lru_cache(maxsize=4096)
@@ -447,33 +450,35 @@ def fold_character(char: str) -> str:
     """Fold a character to its appearance: "" for an invisible one, " " for any space, lower case for letters."""
     if char.isspace():
         return " "
-    if unicodedata.category(char) in _INVISIBLE or char in _BLANK:
+    if unicodedata.category(char) in _INVISIBLE_CATEGORIES or char in _INVISIBLE_CHARACTERS:
         return ""
     return unicodedata.normalize("NFKC", _SLASHES.get(char, char)).casefold()
 
 
 def open_closing_tags(text: str, name: str) -> str:
-    """Return a text in which no closing tag of a name is left: each has lost its opening bracket."""
+    """Return a text without closing tags of a name: the opening bracket of each is removed."""
     return _replace_brackets(text, (name,), "", closing=True)
 
 
 def escape_tags(text: str, names: Sequence[str]) -> str:
-    """Return a text in which no opening or closing tag of some names is left: their brackets are escaped."""
+    """Return a text without opening and closing tags of some names: the opening bracket of each is escaped."""
     return _replace_brackets(text, names, "&lt;", closing=False)
 
 
-def _replace_brackets(text: str, names: Sequence[str], by: str, *, closing: bool) -> str:
+def _replace_brackets(text: str, names: Sequence[str], replacement: str, *, closing: bool) -> str:
+    """Replace the opening brackets of all tags of some names; with `closing` only those of closing tags."""
+
     def replace_if_tag(bracket: re.Match[str]) -> str:
         is_tag = any(_is_tag(text, bracket.end(), name, closing=closing) for name in names)
-        return by if is_tag else bracket[0]
+        return replacement if is_tag else bracket[0]
 
-    return _OPENING.sub(replace_if_tag, text)
+    return _OPENING_BRACKET.sub(replace_if_tag, text)
 
 
 def _is_tag(text: str, index: int, name: str, *, closing: bool) -> bool:
     """Return whether a tag of this name continues at an index, right after its opening bracket.
 
-    Only its slash and its name are compared, as a reader sees them. A closing tag must have the slash.
+    Only its slash and its name are compared, by their appearance. A closing tag must have the slash.
     """
     rest_of_name = name
     may_begin_name = not closing
@@ -488,14 +493,14 @@ def _is_tag(text: str, index: int, name: str, *, closing: bool) -> bool:
             rest_of_name = rest_of_name[len(folded) :]
             if not rest_of_name:
                 following = fold_character(text[index]) if index < len(text) else ""
-                name_goes_on = re.match(r"[\w-]", following) is not None
-                return not name_goes_on
+                is_longer_name = re.match(r"[\w-]", following) is not None
+                return not is_longer_name
     return False
 
 
 def quote_speakers(text: str, speakers: Sequence[str]) -> str:
     """Return a text with a quote prefix before each line that begins like a speaker's, except the first line."""
-    return _LINE.sub(_build_line_quoter(tuple(speakers)), text)
+    return _LINE_WITH_COLON.sub(_build_line_quoter(tuple(speakers)), text)
 
 
 @lru_cache(maxsize=8)
@@ -514,15 +519,15 @@ def _build_line_quoter(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], s
 
 
 def _fold_visible_prefix(text: str) -> str:
-    """Return the first visible characters of a text, folded, with single spaces: about `LONGEST` of them."""
+    """Return the first visible characters of a text, folded, with single spaces: just over `MAX_HEADING_CHARS`."""
     if text.isprintable() and text.isascii():
-        return " ".join(text.split())[: LONGEST + 1].lower()
+        return " ".join(text.split())[: MAX_HEADING_CHARS + 1].lower()
     visible: list[str] = []
     for char in text:
         folded = fold_character(char)
         is_repeated_space = folded == " " and visible[-1:] == [" "]
         if folded and not is_repeated_space:
             visible.append(folded)
-        if len(visible) > LONGEST:
+        if len(visible) > MAX_HEADING_CHARS:
             break
     return "".join(visible)

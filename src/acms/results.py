@@ -1,4 +1,4 @@
-"""What a session gives back: receipts, items and the reasons for them, episodes, pages of history, statistics."""
+"""The results of a session: receipts, items and the reasons for them, episodes, pages of history, statistics."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def _empty_mapping() -> Mapping[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceipt:
-    """What one ingested message became."""
+    """The stored form of one ingested message."""
 
     message_id: str
     version: int
     position: int
-    #: Hex SHA-256 of the log up to this message: with it a version is an identity, also after a failover.
+    #: Hex SHA-256 of the log up to this message; together they identify a version, also after a failover.
     chain_hash: str
     episode_id: str
     tokens: int
     markers: tuple[str, ...]
     durability: Durability
-    #: Its vectors: none to make, being made (the next recall waits), or made when the log is used again.
+    #: State of its vectors: complete, being computed (the next recall waits), or computed at the next use of the log.
     embedded: Embedded = "stored"
-    #: True when this key had been ingested before: nothing new was stored.
+    #: Whether this key had been ingested before: then nothing new was stored.
     repeated: bool = False
     #: Descriptions of repairs and cuts that were needed to store it.
     notes: tuple[str, ...] = ()
@@ -86,21 +86,21 @@ class MessageReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """What handing over a list of messages did, as ids; all of it was stored together."""
+    """The result of a synced list of messages, as ids; all changes were stored together."""
 
     #: New messages, in the order of the list.
     appended: tuple[str, ...] = ()
-    #: Edits of messages that say something else now.
+    #: Edits of messages whose text has changed.
     replaced: tuple[str, ...] = ()
-    #: Messages that the list no longer has, put out of force.
+    #: Messages that are no longer in the list, and were retracted.
     retracted: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
-    inserted: tuple[str, ...] = ()  # appended, but in the list before something older
+    inserted: tuple[str, ...] = ()  # appended, but in the list before an older message
     #: Positions in the list of text that ACMS wrote into a prompt, and of empty messages: not stored.
     ignored: tuple[int, ...] = ()
     #: Positions in the list of messages that were matched to an erased or expired message: not stored.
     erased: tuple[int, ...] = ()
-    #: By the position in the list: ids of the entries that hold the message.
+    #: Ids of the entries that hold each message, by its position in the list.
     ids: tuple[tuple[str, ...], ...] = ()
     #: Descriptions of repairs and cuts that were needed to store it.
     notes: tuple[str, ...] = ()
@@ -109,9 +109,9 @@ class Synced:
 # It is not frozen: a frozen dataclass of this size takes four times as long to build.
 @dataclass(slots=True, kw_only=True)
 class ContextItem:
-    """One thing the model should see, and why."""
+    """An entry that the model should see, and the reason."""
 
-    #: Of the entry it shows.
+    #: Id of the entry that it shows.
     id: str
     version: int
     position: int | None
@@ -120,9 +120,9 @@ class ContextItem:
     source: Source
     #: Value for its tokens, relative to the best answer, in [0, 1]; 0 for an item that was not ranked.
     score: float = 0.0
-    #: Place by score among the recalled items: 1 is the best; 0 in a window, whose items are not ranked.
+    #: Rank by score among the recalled items: 1 is the best; 0 in a window, whose items are not ranked.
     rank: int = 0
-    #: How much of the question it answers by itself, in [0, 1], whatever else the log holds.
+    #: Share of the question that it answers alone, in [0, 1], independent of the rest of the log.
     relevance: float = 0.0
     #: Its tokens in the prompt, its frame included.
     token_count: int
@@ -132,23 +132,23 @@ class ContextItem:
     actor_id: str | None = None
     metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
     created_at: datetime
-    #: The day on which it was said, in UTC, where the log spans several: joined text tells it.
+    #: The day on which it was written, in UTC, if the log spans several days: joined text shows it.
     day: str | None = None
-    #: Name of the session in which it was said, also where a fork inherits it; None if it was not recalled.
+    #: Name of the session in which it was written, also if a fork inherits it; None if it was not recalled.
     session_id: str | None = None
-    #: True when the content was cut to fit.
+    #: Whether the content was cut to fit.
     truncated: bool = False
     #: The reason it was chosen, in words.
     why: str = ""
     #: The redaction applied before it was shown, or None.
     redaction: Redaction | None = None
-    #: Where it came from; of a fact and a summary the least trusted of their sources. `external` where not noted.
+    #: Its origin; for a fact or a summary the least trusted origin of its sources; `external` if none is recorded.
     trust: Origin = Origin.EXTERNAL
 
     def __repr__(self) -> str:
-        begin = " ".join(self.content[:80].split())
-        said = f"{begin[:40]}…" if len(begin) > 40 else begin
-        return f"<ContextItem v{self.version} {self.source} {self.score:.2f}, {self.token_count} tokens: {said!r}>"
+        text = " ".join(self.content[:80].split())
+        preview = f"{text[:40]}…" if len(text) > 40 else text
+        return f"<ContextItem v{self.version} {self.source} {self.score:.2f}, {self.token_count} tokens: {preview!r}>"
 
     @property
     def speaker(self) -> str | None:
@@ -160,9 +160,9 @@ class ContextItem:
 
 
 class Band(StrEnum):
-    """How much a recall lets one expect that memory holds an answer.
+    """How likely it is that memory has an answer to a query.
 
-    A promise on the average over many questions, not on one: figures in docs/how-to/certainty.md.
+    It holds on average over many questions, not for each one: see the figures in docs/how-to/certainty.md.
     """
 
     #: One place matches most of the query: answer from the items.
@@ -181,28 +181,28 @@ class Band(StrEnum):
 
 
 STRONG_FROM = 0.65
-"""Least confidence of a strong recall."""
+"""Minimum confidence of a strong recall."""
 POSSIBLE_FROM = 0.3
-"""Least confidence of a recall that may hold the answer."""
+"""Minimum confidence of a recall that may contain the answer."""
 
 
 class Certainty(NamedTuple):
-    """How sure it is that memory holds an answer, and what that was read off."""
+    """The confidence that memory has an answer, and the signals on which it is based."""
 
     #: In [0, 1].
     confidence: float
     #: Share of the query that the best places match.
     reach: float = 0.0
-    #: How much more of the query one message of the speaker it names matches than any message of another speaker.
+    #: Share of the query that one message of the named speaker matches beyond any message of another speaker.
     lead: float = 0.0
-    #: How well the best entry answers by meaning, in [0, 1].
+    #: Similarity of the best entry by meaning, in [0, 1].
     rise: float = 0.0
 
     def __str__(self) -> str:
-        reasons = [f"the best places hold {self.reach:.0%} of what was asked"]
+        reasons = [f"the best places match {self.reach:.0%} of the query"]
         if self.lead:
-            who = "who is named" if self.lead > 0 else "somebody else"
-            reasons.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
+            speaker = "the named speaker" if self.lead > 0 else "another speaker"
+            reasons.append(f"{speaker} said {abs(self.lead):.0%} more of it in one message")
         if self.rise:
             reasons.append(f"the best one answers {self.rise:.0%} by meaning")
         return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(reasons)}"
@@ -212,19 +212,19 @@ UNSURE = Certainty(0.0)
 
 
 class Others(Protocol):
-    """Answers for the entries of a log that were no candidates of a plan."""
+    """The verdicts on entries of a log that were not candidates of a plan."""
 
     def why(self, id: str) -> Verdict | None:
-        """Return why an entry was no candidate; None when the log has no such entry."""
+        """Return why an entry was not a candidate, or None if the log has no such entry."""
         ...
 
     def __iter__(self) -> Iterator[Verdict]:
-        """Say it of every message and summary of the log."""
+        """Yield the verdicts on all messages and summaries of the log."""
         ...
 
 
 class Ledger:
-    """Every decision of one plan, also each rejection; written down when it is first read."""
+    """All decisions of one plan, rejections included; they are computed when they are first read."""
 
     def __init__(
         self,
@@ -236,9 +236,9 @@ class Ledger:
         certainty: Callable[[], Certainty] = lambda: UNSURE,
     ) -> None:
         self._certainty = certainty
-        #: Candidates and hidden entries that are not shown.
+        #: Number of candidates and hidden entries that are not shown.
         self.omitted = omitted
-        self._write = write
+        self._compute_verdicts = write
         self._others = others
         #: Warnings for the caller: marked messages that did not fit, a latest message that was cut.
         self.warnings = warnings
@@ -247,12 +247,12 @@ class Ledger:
 
     @cached_property
     def certainty(self) -> Certainty:
-        """How sure it is that memory holds an answer, and why; measured when it is first read."""
+        """The confidence that memory has an answer, and its reasons; computed when it is first read."""
         return self._certainty()
 
     @cached_property
     def _verdicts(self) -> Mapping[str, Verdict]:
-        return self._write()
+        return self._compute_verdicts()
 
     def why(self, id: str) -> Verdict:
         """Return the verdict on an entry; raise `EntryNotFoundError` if the plan never saw it."""
@@ -266,13 +266,13 @@ class Ledger:
         return verdict
 
     def why_not(self, id: str) -> Verdict | None:
-        """Return why an entry was left out; None when it was shown, `EntryNotFoundError` when it was never seen."""
+        """Return why an entry was left out, or None if it was shown; raise `EntryNotFoundError` as `why` does."""
         verdict = self.why(id)
         return None if verdict.included else verdict
 
     @property
     def candidates(self) -> Mapping[str, Verdict]:
-        """Verdicts by id on what the plan chose from, without the rest of the log."""
+        """Verdicts by id on the candidates of the plan, without the rest of the log."""
         return self._verdicts
 
     @cached_property
@@ -330,34 +330,34 @@ class ContextItems(list[ContextItem]):
         return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"
 
     def best(self, n: int) -> list[ContextItem]:
-        """Return the `n` items of the highest score, the best first; those of a window are not ranked."""
+        """Return the `n` items with the highest score, the best first; items of a window are not ranked."""
         ranked = sorted((item for item in self if item.rank), key=lambda item: item.rank)
         return ranked[:n]
 
     @property
     def confidence(self) -> float:
-        """How sure it is that memory holds an answer, shown or not, in [0, 1]; 0 for a window: nothing was asked."""
+        """The confidence that memory has an answer, shown or not, in [0, 1]; 0 for a window, which has no query."""
         return self.ledger.certainty.confidence
 
     @property
     def band(self) -> Band:
-        """The same in three steps: strong, possible, none."""
+        """The band of the confidence: strong, possible or none."""
         return Band.of(self.confidence)
 
     def entry_texts(self) -> dict[str, str]:
-        """Return the shown text of each entry, by its id."""
+        """Return the shown texts by the ids of their entries."""
         return {item.id: item.content for item in self}
 
     def text(self) -> str:
         """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for.
 
-        In a log of several days it is `speaker, 2026-03-14: content`, where the item before is not of that day.
+        In a log of several days, the first item of each day is `speaker, 2026-03-14: content`.
         """
         return join_items(self)
 
 
 def _assign_ranks(items: Iterable[ContextItem]) -> None:
-    """Give recalled items their rank by score; of equal scores the older one is first."""
+    """Set the rank of recalled items by score; of equal scores the older item is first."""
     recalled = [item for item in items if item.source is not Source.WINDOW]
     recalled.sort(key=lambda item: (-item.score, item.version))
     for rank, item in enumerate(recalled, 1):
@@ -365,33 +365,33 @@ def _assign_ranks(items: Iterable[ContextItem]) -> None:
 
 
 def format_item(item: ContextItem, day: str | None) -> str:
-    """Write an item as a paragraph of a joined text, with a day if there is one to tell."""
+    """Format an item as a paragraph of a joined text, with a day unless that is None."""
     return format_paragraph(item.speaker or None, item.content, day, external=is_external(item))
 
 
 def is_external(item: ContextItem) -> bool:
-    """Return whether an item is a message with text from outside: a page, a mail, a file."""
+    """Return whether an item is a message with external text: a page, a mail, a file."""
     return item.source is not Source.FACT and item.role is not None and item.trust is Origin.EXTERNAL
 
 
 def join_items(items: Iterable[ContextItem]) -> str:
     """Join items as paragraphs; those without content are left out."""
-    written = [item for item in items if item.content]
-    return SEPARATOR.join(map(format_item, written, new_days(written)))
+    nonempty = [item for item in items if item.content]
+    return SEPARATOR.join(map(format_item, nonempty, new_days(nonempty)))
 
 
 def new_days(items: Sequence[ContextItem]) -> list[str | None]:
-    """Return the day that the paragraph of each item tells: None if the item before has the same day."""
-    before: list[str | None] = [None, *[item.day for item in items[:-1]]]
-    return [None if item.day == day else item.day for item, day in zip(items, before, strict=False)]
+    """Return the day to show for each item: None if the previous item has the same day."""
+    previous_days: list[str | None] = [None, *[item.day for item in items[:-1]]]
+    return [None if item.day == day else item.day for item, day in zip(items, previous_days, strict=False)]
 
 
 def resolve_speaker(actor: str | None, role: Role | None) -> str | None:
     """Return the speaker of a message: the actor, unless the name could be mistaken for a role or a fact."""
-    return role if actor is None or actor.strip().casefold() in _TAKEN else actor
+    return role if actor is None or actor.strip().casefold() in _RESERVED_NAMES else actor
 
 
-_TAKEN = frozenset(("", "fact", "summary", *Role))
+_RESERVED_NAMES = frozenset(("", "fact", "summary", *Role))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,7 +406,7 @@ class Episode:
     last: int
     messages: int
     tokens: int
-    #: Why it ended: max_turns, time_gap, tool_result, pattern, or the caller's word; None while open.
+    #: Why it ended: max_turns, time_gap, tool_result, pattern, or the caller's reason; None while it is open.
     reason: str | None = None
     summary: str | None = None
     started_at: datetime
@@ -430,22 +430,22 @@ class SessionStats:
     facts: int
     summaries: int
     counter: str
-    #: What ranks its recalls: "words", or the name of the embedder's model.
+    #: The kind of ranking of its recalls: "words", or the name of the embedder's model.
     tier: str = "words"
-    #: Share of its entries that lack no vectors; 1 without an embedder.
+    #: Share of its entries that have vectors; 1 without an embedder.
     coverage: float = 1.0
-    #: Entries that answers cited so far, and how often, also at a past version.
+    #: Number of entries that answers have cited until now, and of their citations; the same at a past version.
     cited: int = 0
     citations: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """How often the answers of a session cited an entry."""
+    """The citations of an entry in the answers of a session."""
 
     id: str
     count: int
-    #: When it was cited last.
+    #: When it was last cited.
     at: datetime
 
 
@@ -463,7 +463,7 @@ class HistoryEntry:
     tokens: int
     created_at: datetime
     state: State
-    #: False when it was replaced or retracted at this version.
+    #: Whether it is active at this version: neither replaced nor retracted.
     in_force: bool
 
 
@@ -478,9 +478,9 @@ class HistoryPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStats:
-    """How the indexes of a storage handle are doing."""
+    """Statistics of the indexes of a storage handle."""
 
-    #: Uses that found the index there, and uses that had to build it.
+    #: Number of uses that found the index in memory, and of uses that had to build it.
     hits: int
     builds: int
     #: Memory of all indexes, and the number of their logs.
@@ -498,7 +498,7 @@ class Grant:
     """A namespace of a service that is shared with a principal of its tenant."""
 
     namespace: str
-    #: Id of a key, the first of its line, or `oidc:` and the subject of an access token.
+    #: Id of a key, or of the first key that it replaces, or `oidc:` and the subject of an access token.
     principal: str
     #: read, write, share.
     actions: tuple[str, ...]
@@ -512,7 +512,7 @@ class ContextInfo:
     """The names of a session and the state of its log; over HTTP it is a context."""
 
     id: str
-    #: The caller's name for it within its namespace; None for a fork that was given none.
+    #: The caller's name for it within its namespace; None for a fork without a name.
     key: str | None = None
     namespace: str
     #: A display name.
@@ -523,7 +523,7 @@ class ContextInfo:
     #: Id of the context it was forked from, and at which version.
     parent_id: str | None = None
     fork_version: int | None = None
-    #: Messages and their tokens so far; only an erasure makes them fewer.
+    #: Number of messages so far, and their tokens; only an erasure decreases them.
     message_count: int
     total_tokens: int
     latest_version: int
@@ -535,7 +535,7 @@ class ContextInfo:
 
     @property
     def session_id(self) -> str:
-        """The caller's name for it, its id when it has none: what `ACMS` is given."""
+        """The caller's name for it, or its id if it has none; `ACMS` opens the session by it."""
         return self.key or self.id
 
 
@@ -544,7 +544,7 @@ class SessionPage:
     """A page of sessions, newest first."""
 
     sessions: tuple[ContextInfo, ...]
-    #: What the next page is asked for with; None after the last one.
+    #: The `after` of the next page; None after the last one.
     next_after: str | None = None
 
 
@@ -553,7 +553,7 @@ class Branch:
     """One context of a fork tree."""
 
     context_id: str
-    #: The caller's name for it; its id when it was forked without one.
+    #: The caller's name for it, or its id if it was forked without a name.
     session_id: str
     #: Id of the context it was forked from, and at which version; None for the first one.
     parent: str | None = None
@@ -603,7 +603,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An entry that says something else on the other side: an edited message, a fact with another value."""
+    """An entry that differs on the other side: an edited message, a fact with another value."""
 
     before: Entry
     after: Entry
@@ -618,12 +618,12 @@ class Delta:
     changed: tuple[Change, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is any difference."""
+        """Return whether there is any difference."""
         return bool(self.added or self.removed or self.changed)
 
     def __str__(self) -> str:
         counts = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
-        return ", ".join(f"{len(found)} {name}" for name, found in counts if found) or "no difference"
+        return ", ".join(f"{len(entries)} {name}" for name, entries in counts if entries) or "no difference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -633,14 +633,14 @@ class Diff:
     #: Name of each side, such as "user_123 v12".
     left: str
     right: str
-    #: Newest version up to which both sides are one and the same log; 0 when they share nothing.
+    #: Newest version up to which both sides are the same log; 0 if they have nothing in common.
     common: int
     messages: Delta = Delta()
     facts: Delta = Delta()
     summaries: Delta = Delta()
 
     def __bool__(self) -> bool:
-        """Whether there is any difference."""
+        """Return whether there is any difference."""
         return bool(self.messages or self.facts or self.summaries)
 
     def __str__(self) -> str:
@@ -666,13 +666,13 @@ def _format_delta(delta: Delta) -> list[str]:
 
 
 def _format_entry_line(entry: Entry) -> str:
-    """Return who says what on one line, shortened."""
-    said = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
-    return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"
+    """Return the speaker and the content of an entry on one line, shortened."""
+    line = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
+    return line if len(line) <= LINE else line[: LINE - 1].rstrip() + "…"
 
 
 LINE = 160
-"""Characters of an entry that a difference shows."""
+"""Maximum characters of an entry that a difference shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -689,7 +689,7 @@ class Lost:
 class Compaction:
     """A summary that replaces, or once replaced, a stretch of the log."""
 
-    #: Of the summary, and its id.
+    #: Version and id of the summary.
     version: int
     id: str
     #: Its text.
@@ -697,21 +697,21 @@ class Compaction:
     #: First and last version that it replaces; `spans` lists the versions between them.
     replaces: Span
     spans: tuple[Span, ...]
-    #: Tokens in force before and after it.
+    #: Active tokens before and after it.
     tokens_before: int
     tokens_after: int
-    #: Messages that stayed as they were, and entries that it stands for.
+    #: Number of messages that stayed unchanged, and of entries that it replaces.
     preserved: int
     removed: int
-    #: The policy it was made under, and who wrote it.
+    #: The policy by which it was made, and the name of its summarizer.
     policy: Mapping[str, Json] = field(default_factory=_empty_mapping)
     summarizer: str = ""
-    #: What its text does not say.
+    #: Details that its text omits.
     lost: Lost = field(default_factory=Lost)
-    #: Versions of earlier summaries that it was made in place of because something they stood for was rewritten.
+    #: Versions of earlier summaries that it renews because entries that they replaced were rewritten.
     renews: tuple[int, ...] = ()
     created_at: datetime
-    #: False when it was undone, or a later summary replaces it too.
+    #: Whether it is active: not undone, and not replaced by a later summary.
     in_force: bool = True
     #: The least trusted origin among its sources; `external` if none is recorded.
     trust: Origin = Origin.EXTERNAL
@@ -719,10 +719,10 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """An entry that an erasure left although it repeats erased content."""
+    """An entry that remains after an erasure although it repeats erased content."""
 
     id: str
-    #: A message an erased fact was made from, a fact by hand with an erased value, or a copy of an erased entry.
+    #: A source message of an erased fact, a fact stated by hand with an erased value, or a copy of an erased entry.
     kind: Literal["source", "statement", "copy"]
     #: Id of the erased entry.
     of: str
@@ -744,10 +744,10 @@ class Rewriting:
 
     #: The tables or the file.
     rewritten: tuple[str, ...]
-    #: Whether the bytes of all of it were searched for the texts, and where they were found.
+    #: Whether all of their bytes were searched for the texts, and where the texts were found.
     searched: bool = False
     found: tuple[str, ...] = ()
-    #: Parts that this user could not reach, and who can.
+    #: Parts that this database user has no access to, and the users that have it.
     unreached: tuple[str, ...] = ()
 
 
@@ -755,9 +755,9 @@ class Rewriting:
 class Erasure:
     """The result of an erasure: the erased entries, and the checks made afterwards."""
 
-    #: Ids of the entries whose content is gone, those that cited others among them.
+    #: Ids of the entries whose content was erased, including those that were made from others.
     ids: tuple[str, ...]
-    #: Ids of the summaries and facts among them that went because they were made from others.
+    #: Ids of the summaries and facts among them that were erased because they were made from others.
     cascaded: tuple[str, ...] = ()
     #: Other entries that repeat the content, as far as the caller may read them: erase them too.
     remaining: tuple[Remaining, ...] = ()
@@ -765,13 +765,13 @@ class Erasure:
     contexts: tuple[str, ...] = ()
     #: Remains of the content found by the search; ideally empty.
     residue: tuple[str, ...] = ()
-    #: Whether a search found no entry with the content: false while anything remains, listed or not.
+    #: Whether a search found no entry with the content; false if anything remains, listed or not.
     verified: bool = False
-    #: The extent of the search: "rows" of the store, "bytes" of its files too, or None. Erased before: rows only.
+    #: The extent of the search: "rows" of the store, "bytes" of its files too, or None. "rows" if erased before.
     proof: Literal["rows", "bytes"] | None = None
     #: Tables or files that were rewritten without the content.
     rewritten: tuple[str, ...] = ()
-    #: Places that no erasure reaches, as it knows the logs of one store, and what to do there.
+    #: Places that no erasure reaches, because it has the logs of one store only, and how to erase the content there.
     unreached: tuple[str, ...] = UNREACHED
 
 
@@ -783,18 +783,18 @@ class Webhook:
     url: str
     #: Kinds of the entries that it receives.
     events: tuple[str, ...]
-    #: Whether it may lie in a private network, by plain HTTP: only who runs the service can allow that.
+    #: Whether it may be in a private network and use plain HTTP; only the operator of the service can allow this.
     private: bool = False
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent:
-    """What happened to a log: an entry was appended, or a job changed; exactly one of them is given."""
+    """An event of a log: an appended entry or a changed job; exactly one of them is set."""
 
-    #: Where a reader goes on behind it: what `after` takes. A version, and how jobs stood.
+    #: The `after` with which a reader continues: a version, and the states of jobs.
     cursor: str
-    #: The entry as it was when it was read.
+    #: The entry in its state when it was read.
     entry: Entry | None = None
-    #: The job as it stood when it was looked at.
+    #: The job in its state when it was read.
     job: Job | None = None

@@ -1,4 +1,4 @@
-"""What a session and its views have in common: the store, the counter, the indexes, the worker, and the log's id."""
+"""The state that a session and its views share: the store, the counter, the indexes, the worker, and the log's id."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["SharedSession"]
 
 
-class _Named:
-    """A token counter without a name, under its class name (seed-shaped counters)."""
+class _NamedCounter:
+    """A token counter that has no name of its own, under the name of its class."""
 
     def __init__(self, counter: Any) -> None:
         self.name = type(counter).__name__
@@ -59,14 +59,14 @@ class _Named:
 
 
 class Composition(Protocol):
-    """What a session needs from higher packages; `acms.compose` implements it."""
+    """Functions of higher packages that a session calls; `acms.compose` implements them."""
 
-    def handlers_of(self, shared: SharedSession) -> Mapping[str, Handler]:
-        """Return the handlers of the jobs that this session's process can do, by kind."""
+    def build_session_handlers(self, shared: SharedSession) -> Mapping[str, Handler]:
+        """Return the handlers of the jobs that this session's process can run, by kind."""
         ...
 
-    async def catch_up(self, shared: SharedSession, context: str) -> None:
-        """Make sure that a reflection which another process requested and did not finish is run."""
+    async def resume_reflection(self, shared: SharedSession, context: str) -> None:
+        """Resume a reflection that another process requested and did not finish."""
         ...
 
     def default_embedder(self) -> Embedder | None:
@@ -75,25 +75,26 @@ class Composition(Protocol):
 
 
 @dataclass(slots=True)
-class _Here:
-    """What a session has in one event loop."""
+class _LoopState:
+    """The state of a session in one event loop."""
 
     embedding: Embedding | None = None
+    #: The creation of the context, while it is under way.
     creating: asyncio.Future[str] | None = None
     known: KnownMessages = field(default_factory=KnownMessages)
     listed: dict[bytes, tuple[Any, ...]] = field(default_factory=dict)
     #: Renders that are being written to their log.
     renders: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    #: Whether the worker knows what the session's jobs need.
+    #: Whether the worker has the handlers of the session's jobs.
     served: bool = False
 
 
-_counting = threading.Lock()
-"""Held while a session becomes a user of its handle: two threads may find that it is none yet."""
+_retain_lock = threading.Lock()
+"""Held while a session starts or stops using its handle, because two threads may do so at once."""
 
 
 class SharedSession:
-    """What a session and its views have in common."""
+    """The state that a session and its views share."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class SharedSession:
     ) -> None:
         self.session_id = validation.session_or_id(session_id, "session_id")
         self.namespace = validation.namespace_name(namespace)
-        #: Name, labels and metadata that its first write stores; empty once they are.
+        #: Name, labels and metadata that the first write stores; empty once they are stored.
         self.about = about
         self.config = config or ACMSConfig()
         self.handle = _validate_storage(storage)
@@ -123,7 +124,7 @@ class SharedSession:
         self.redactor: Redactor = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze_patterns(self.config.marker_patterns)
         self._embedder = None if embedder is None or embedder == "auto" else _validate_embedder(embedder)
-        #: Whether the default embedder is still to be chosen, which its first use does.
+        #: Whether the default embedder has yet to be chosen, at its first use.
         self._uses_default_embedder = embedder == "auto"
         _require_method(summarizer, "summarizer", "summarize")
         self.summarizer = summarizer
@@ -143,18 +144,21 @@ class SharedSession:
         #: The current time of a query or a statement, which decides which facts are valid.
         self.clock: Callable[[], datetime] = _utc_now
         #: Its state in each event loop that uses it.
-        self._loops: PerLoop[_Here] = PerLoop(_Here)
+        self._loops: PerLoop[_LoopState] = PerLoop(_LoopState)
 
     def sibling(self, context: Context) -> SharedSession:
-        """Return the same for another log of this namespace."""
-        found = copy(self)
-        found.session_id, found.context_id = context.key or context.id, context.id
-        found._loops, found.about, found.retained, found.closed = PerLoop(_Here), EMPTY, False, False
-        return found
+        """Return the state for another log of this namespace, with the same store and settings."""
+        sibling = copy(self)
+        sibling.session_id = context.key or context.id
+        sibling.context_id = context.id
+        sibling.about = EMPTY
+        sibling.retained = sibling.closed = False
+        sibling._loops = PerLoop(_LoopState)
+        return sibling
 
     @property
     def known(self) -> KnownMessages:
-        """The messages of its log, to find one by the caller's key and to recognize the messages of a synced list."""
+        """The messages of the log, by which a message is found by its key and the messages of a list are recognized."""
         return self._loops.here().known
 
     @property
@@ -169,7 +173,7 @@ class SharedSession:
 
     @property
     def listed(self) -> dict[bytes, tuple[Any, ...]]:
-        """What the messages of the last list that was handed over are, by a digest of each as it was given."""
+        """The matches of the messages in the last list that was synced, by the digest of each message as given."""
         return self._loops.here().listed
 
     @listed.setter
@@ -189,15 +193,13 @@ class SharedSession:
 
     @property
     def index_stats(self) -> IndexStats:
-        """Return how the indexes are doing, those of all event loops together."""
-        some = [
-            here.indexes.stats
-            for _, here in handles.get_shared_state(self.handle).loops.all()
-            if here.indexes
-        ]
-        return IndexStats(
-            **{one.name: sum(getattr(stats, one.name) for stats in some) for one in fields(IndexStats)}
-        )
+        """Return the statistics of the indexes, summed over all event loops."""
+        loops = handles.get_shared_state(self.handle).loops
+        stats_of_loops = [state.indexes.stats for _, state in loops.all() if state.indexes]
+        totals: dict[str, int] = {}
+        for count in fields(IndexStats):
+            totals[count.name] = sum(getattr(stats, count.name) for stats in stats_of_loops)
+        return IndexStats(**totals)
 
     @property
     def namespaces(self) -> Namespaces:
@@ -217,16 +219,16 @@ class SharedSession:
             self._uses_default_embedder = False
             self._embedder = self._composition.default_embedder()
         may_embed = self.redactor.mode is not Privacy.BLOCK  # a provider may not even see the queries
-        here = self._loops.here()
-        if here.embedding is None and self._embedder is not None and may_embed:
+        state = self._loops.here()
+        if state.embedding is None and self._embedder is not None and may_embed:
             from acms.recall.embeddings import get_shared_embedding
 
-            here.embedding = get_shared_embedding(self.handle, self._embedder, self.redactor.mode)
-        return here.embedding
+            state.embedding = get_shared_embedding(self.handle, self._embedder, self.redactor.mode)
+        return state.embedding
 
     @property
     def tier(self) -> str:
-        """Return what ranks its recalls: "words", or the name of the embedder's model."""
+        """Return the kind of ranking of its recalls: "words", or the name of the embedder's model."""
         return "words" if self.embedding is None else self.embedding.model
 
     @property
@@ -245,7 +247,7 @@ class SharedSession:
             await indexes.flush()
 
     def reader(self) -> request.Reader:
-        """Return what reads need."""
+        """Return the objects that a read needs."""
         return request.Reader(
             self.storage,
             self.indexes,
@@ -259,13 +261,13 @@ class SharedSession:
 
     @property
     def candidates(self) -> int:
-        """Best candidates of a recall that the reranker is asked about; 0 without one."""
+        """The number of best candidates that the reranker scores in a recall; 0 without a reranker."""
         if self.reranking is None or self.redactor.mode is Privacy.BLOCK:
             return 0
         return self.reranking.candidates
 
     async def find(self) -> str | None:
-        """Return the id of the session's context, or None if nothing was ever written."""
+        """Return the id of the session's context, or None if nothing was written yet."""
         self.retain()
         if self.context_id is None:
             try:
@@ -274,17 +276,17 @@ class SharedSession:
                 return None
             validation.same_namespace(self.namespace, context.namespace, self.session_id)
             validation.namespace_name(context.namespace)
-            self._check(context.counter)
+            self._check_counter(context.counter)
             self._register_for_jobs(context.id)
             if self.reflects is not None and self.config.worker.enabled:
-                await self._composition.catch_up(self, context.id)
+                await self._composition.resume_reflection(self, context.id)
             self.indexes.cache_lineage(context)
             self.namespace = context.namespace  # differs if the session was found by its id
             self.context_id = context.id  # set last, because other tasks write as soon as it is set
         return self.context_id
 
     async def written(self) -> str:
-        """Return the id of the session's context; `SessionNotFoundError` when nothing was ever written."""
+        """Return the id of the session's context; raise `SessionNotFoundError` if nothing was written yet."""
         context = await self.find()
         if context is None:
             raise validation.missing_session_error(self.session_id)
@@ -298,24 +300,24 @@ class SharedSession:
         self.retain()
         context = self.context_id
         if context is None or self.about:
-            here = self._loops.here()
-            if here.creating is None:
-                here.creating = asyncio.ensure_future(self._find_or_create())
-            creating = here.creating
+            state = self._loops.here()
+            if state.creating is None:
+                state.creating = asyncio.ensure_future(self._find_or_create())
+            creating = state.creating
             try:
                 context = await asyncio.shield(creating)
             finally:
-                if creating.done() and here.creating is creating:
-                    here.creating = None
+                if creating.done() and state.creating is creating:
+                    state.creating = None
         return context
 
     async def _find_or_create(self) -> str:
-        context = await self.find() or await self._create()
+        context = await self.find() or await self._create_context()
         if self.about:
-            await self._describe(context)
+            await self._store_description(context)
         return context
 
-    async def _describe(self, context: str) -> None:
+    async def _store_description(self, context: str) -> None:
         """Store the name, labels and metadata given for the session if they differ from the stored ones."""
         about = self.about
         settings = (await self.storage.context(context)).settings
@@ -323,7 +325,7 @@ class SharedSession:
             await policy.update_settings(self.storage, context, lambda _: about)
         self.about = EMPTY
 
-    async def _create(self) -> str:
+    async def _create_context(self) -> str:
         """Create the context of the session with its settings, and return its id."""
         context = await self.storage.create(
             ContextDraft(
@@ -334,12 +336,13 @@ class SharedSession:
                 created_at=datetime.now(UTC),
             )
         )
-        self._check(context.counter)
+        self._check_counter(context.counter)
         self._register_for_jobs(context.id)
         self.context_id = context.id
         return context.id
 
-    def _check(self, name: str) -> None:
+    def _check_counter(self, name: str) -> None:
+        """Raise `ConfigurationError` if a log was counted with another token counter."""
         if name != self.counter.name:
             raise ConfigurationError(
                 f"the messages of {self.session_id!r} were counted with {name!r}, not {self.counter.name!r}",
@@ -375,7 +378,7 @@ class SharedSession:
         return entry
 
     def no_entry(self, id: str) -> EntryNotFoundError:
-        """Return the error that says that the session has no such entry."""
+        """Return the error for an entry that the session does not have."""
         return EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
 
     def retain(self) -> None:
@@ -385,7 +388,7 @@ class SharedSession:
                 "the session is closed", options=("open it again: `async with session:`", "make another one")
             )
         if not self.retained:
-            with _counting:
+            with _retain_lock:
                 if not self.retained:
                     handles.retain_handle(self.handle)
                     self.retained = True
@@ -402,7 +405,7 @@ class SharedSession:
 
     def release(self) -> bool:
         """Stop counting as a user of the storage handle; return whether the session was one."""
-        with _counting:
+        with _retain_lock:
             was_retained, self.retained = self.retained, False
             if was_retained and self.context_id is not None:
                 shared = handles.get_shared_state(self.handle)
@@ -424,13 +427,12 @@ class SharedSession:
             return
         counters = handles.get_shared_state(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
-        self._register_for_jobs(
-            self.context_id
-        )  # a closed session on the same log has removed the registration
+        # Another session on the same log may have removed the registration when it was closed.
+        self._register_for_jobs(self.context_id)
         background = self.background
-        here = self._loops.here()
-        if not here.served:
-            here.served = True
+        state = self._loops.here()
+        if not state.served:
+            state.served = True
             for kind, handler in self.handlers.items():
                 background.serve(kind, handler)
         background.poke()
@@ -439,14 +441,14 @@ class SharedSession:
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers of its jobs by kind."""
         if self._handlers is None:
-            self._handlers = self._composition.handlers_of(self)
+            self._handlers = self._composition.build_session_handlers(self)
         return self._handlers
 
     async def wait_until_idle(self, context: str | None) -> None:
         """Wait until all jobs of this process are done, and the jobs of a log that another process runs.
 
-        Jobs that this process could not run are not waited for. If the other process was killed, this one takes its
-        jobs over.
+        Jobs that this process could not run are not waited for. If the other process was killed, this process takes
+        over its jobs.
         """
         from acms.jobs.worker import POLL
 
@@ -519,25 +521,24 @@ def _utc_now() -> datetime:
 
 
 def _validate_storage(storage: Any) -> StorageBackend:
-    """Return a store; a URL, a class and what else is passed by mistake are told what would be one."""
-    if (
-        isinstance(storage, type)
-        or not callable(getattr(storage, "append", None))
-        or not hasattr(storage, "__dict__")
-    ):
-        what = storage.__name__ if isinstance(storage, type) else type(storage).__name__
+    """Return an open store; raise `ConfigurationError` for anything else, such as a URL or a class."""
+    is_class = isinstance(storage, type)
+    has_append = callable(getattr(storage, "append", None))
+    # The state that sessions share is kept in the `__dict__` of the handle.
+    if is_class or not has_append or not hasattr(storage, "__dict__"):
+        given = storage.__name__ if is_class else type(storage).__name__
         raise ConfigurationError(
-            f"storage must be an open store, not {what}", options=('open_storage("sqlite:///memory.db")',)
+            f"storage must be an open store, not {given}", options=('open_storage("sqlite:///memory.db")',)
         )
     return storage
 
 
 def _validate_counter(given: TokenCounter | None) -> TokenCounter:
-    """Return a token counter that has a name."""
+    """Return a token counter that has a name, by default the one of the library."""
     counter: Any = default_counter() if given is None else given
     if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
         raise ConfigurationError("token_counter must be an object with a method count(text)")
-    return counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
+    return counter if isinstance(getattr(counter, "name", None), str) else _NamedCounter(counter)
 
 
 def _require_method(provider: object, name: str, method: str) -> None:

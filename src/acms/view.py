@@ -69,17 +69,17 @@ class View:
 
     @property
     def namespace(self) -> str:
-        """The group of conversations it belongs to: a user, a project."""
+        """The group of conversations to which it belongs, such as a user or a project."""
         return self._shared.namespace
 
     @property
     def ends_at(self) -> int | str | None:
-        """The version at which it ends, or its tag until that is looked up; None for a session, which goes on."""
+        """The version at which it ends, or its tag until that is looked up; None for a session, which has no end."""
         return self.internals.ends_at
 
     @property
     def counter(self) -> TokenCounter:
-        """How the tokens of its messages are counted."""
+        """The counter of the tokens of its messages."""
         return self._shared.counter
 
     @property
@@ -88,7 +88,7 @@ class View:
         return self._shared.storage
 
     async def context_id(self) -> str | None:
-        """Return the id of its log; None while nothing was written."""
+        """Return the id of its log, or None if nothing was written yet."""
         return await self._find()
 
     async def recall(
@@ -106,7 +106,7 @@ class View:
         include_superseded: bool = False,
         relevant_only: bool = False,
     ) -> ContextItems:
-        """Return what the model should see for a query, within a hard token budget.
+        """Return the items that the model should see for a query, within a hard token budget.
 
         Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
         `item.score`. Facts are those active in this log and in the profile of the namespace; at a past version the
@@ -413,14 +413,14 @@ class View:
         )
 
     async def ancestry(self) -> list[Branch]:
-        """List the line of forks that leads to this session, the first one first, itself last."""
+        """List the forks that lead to this session: the first ancestor first, the session itself last."""
         from acms.branches import forks
 
         context = await self._find()
         return [] if context is None else await forks.read_ancestry(self._shared.storage, context)
 
     async def tree(self) -> Tree | None:
-        """Return the whole fork tree this session belongs to; None when nothing was ever written."""
+        """Return the whole fork tree of this session, or None if nothing was written yet."""
         from acms.branches import forks
 
         context = await self._find()
@@ -442,8 +442,12 @@ class View:
         """
         from acms.branches import forks
 
-        of, at = (other._shared, other.ends_at) if isinstance(other, View) else (self._shared, other)
-        return await forks.diff_sessions(forks.Side(self._shared, self.ends_at), forks.Side(of, at))
+        this_side = forks.Side(self._shared, self.ends_at)
+        if isinstance(other, View):
+            other_side = forks.Side(other._shared, other.ends_at)
+        else:
+            other_side = forks.Side(self._shared, other)
+        return await forks.diff_sessions(this_side, other_side)
 
     async def compactions(self) -> list[Compaction]:
         """List every compaction so far, oldest first, also those that were undone."""
@@ -459,7 +463,7 @@ class View:
         )
 
     async def citations(self) -> list[Citation]:
-        """List how often answers cited which entry, the one cited last first; see `cite`."""
+        """List the cited entries with the number of their citations, the last cited one first; see `cite`."""
         from acms.recall import uses
 
         context = await self._find()
@@ -478,7 +482,7 @@ class View:
         return list(self._shared.redactor.redact_entries(replaced))
 
     async def policy(self) -> ResolvedPolicy:
-        """Return the policy in force, and which level each field comes from."""
+        """Return the active policy, and the level from which each field comes."""
         shared = self._shared
         return await policy.resolve_policy(
             shared.storage, await self._find(), namespace=shared.namespace, service=shared.config.compaction
@@ -536,12 +540,12 @@ class View:
             summaries=len(active_summaries),
             counter=shared.counter.name,
             tier=shared.tier,
-            coverage=await self._coverage(context, version),
+            coverage=await self._measure_coverage(context, version),
             cited=len(citations),
             citations=sum([citation.count for citation in citations]),
         )
 
-    async def _coverage(self, context: str, version: int) -> float:
+    async def _measure_coverage(self, context: str, version: int) -> float:
         """Return the share of the entries up to a version that have vectors, from 0 to 1; 1 without an embedder."""
         embedding = self._shared.embedding
         if embedding is None or not version:
@@ -550,7 +554,7 @@ class View:
             missing = await self._shared.handle.missing(embedding.space, context=context, limit=version)
         except VectorsUnavailableError:
             return 0.0
-        missing_up_to_version = [found for _, found in missing if found <= version]
+        missing_up_to_version = [entry_version for _, entry_version in missing if entry_version <= version]
         return 1 - len(missing_up_to_version) / version
 
     async def _newest_episode(self, context: str, version: int) -> int:

@@ -465,7 +465,7 @@ def test_recall_why(demo: str) -> None:
     text = run(*query).stdout
     assert "Why" in text
     assert value["band"] in ("strong", "possible", "none")
-    assert f"{value['band']} ({value['confidence']:.2f}): the best places hold" in text
+    assert f"{value['band']} ({value['confidence']:.2f}): the best places match" in text
     assert "left out" in text
     assert f"{value['left_out'] - 10} more were left out" in text
     for warning in value["warnings"]:

@@ -708,7 +708,7 @@ async def test_summaries_of_pieces_that_are_no_shorter_end_the_attempt(storage: 
     toy = Toy("and so on " * 200, window=300)
     async with session_on(storage, words=True, config=compaction_config(), summarizer=toy) as session:
         await say_messages(session, 60)
-        with pytest.raises(JobFailedError, match="its summaries are no shorter than what it read"):
+        with pytest.raises(JobFailedError, match="its summaries are no shorter than its input"):
             await compact_session(session, storage, toy)
         assert await session.compactions() == []
 

@@ -84,8 +84,8 @@ def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_
 ) -> None:
     found = choose_from_log(make_log(60), budget=1000, summary_tokens=400)
     assert (found.active_tokens, found.tokens - found.limit) == (1200, 600)
-    assert is_worthwhile(CompactionPolicy(budget=budget), found, total=1200) is wanted
-    assert not is_worthwhile(CompactionPolicy(budget=budget, enabled=False), found, total=1200)
+    assert is_worthwhile(CompactionPolicy(budget=budget), found, total_tokens=1200) is wanted
+    assert not is_worthwhile(CompactionPolicy(budget=budget, enabled=False), found, total_tokens=1200)
 
 
 @pytest.mark.parametrize(

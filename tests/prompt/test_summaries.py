@@ -267,7 +267,7 @@ async def test_a_summary_that_is_no_shorter_does_not_end_the_render(
     extra = Scope(id="extra", children=(text_group(numbered_words(50)),), priority=1, strategy=Omit())
     fitted, run = await render_history(summaries, history_groups(5), 70, beside=(extra,))
     assert len(fitted.placed) == 5
-    assert "no shorter than what it read" in run.warnings[0]
+    assert "no shorter than its input" in run.warnings[0]
     assert await store.get(ID) is None
 
 

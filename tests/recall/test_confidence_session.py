@@ -20,7 +20,7 @@ async def test_what_was_said_is_told_from_what_never_was() -> None:
         await ingest_texts(session, *TALK, close=True)
         said = await session.recall("On what does the deploy pipeline run?")
         assert said.band is Band.STRONG
-        assert str(said.ledger.certainty).startswith(f"strong ({said.confidence:.2f}): the best places hold")
+        assert str(said.ledger.certainty).startswith(f"strong ({said.confidence:.2f}): the best places match")
         near = await session.recall("Which bucket holds the Jenkins backups of the mobile team in Oslo?")
         assert near.band is Band.NONE
         assert 0 < near.confidence < said.confidence
@@ -55,7 +55,7 @@ async def test_a_question_about_somebody_else_is_less_sure() -> None:
         wrong = (await session.recall("What sunset did Bob paint?")).ledger.certainty
         assert right.lead > 0 > wrong.lead
         assert right.confidence > wrong.confidence
-        assert "somebody else said" in str(wrong)
+        assert "another speaker said" in str(wrong)
         # names alone ask for something too, where nothing else is asked
         assert (await session.recall("Bob?")).confidence > 0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from acms import Entry, Fact, Kind, Origin
-from acms.facts.consolidate import Consolidated, Consolidation, Rules
+from acms.facts.consolidate import Consolidated, Consolidation, FactLimits
 from acms.knowledge import Outcome
 from acms.log import facts
 from acms.log.in_force import Replacements, find_demotions
@@ -15,7 +15,7 @@ from acms.model import Draft
 from acms.ports import Proposal
 from tests.support.logs import NOON, Log
 
-RULES = Rules(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)
+RULES = FactLimits(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)
 
 
 def make_proposal(content: str, **given: Any) -> Proposal:
@@ -35,7 +35,7 @@ def consolidate_proposals(
     known: Sequence[Fact],
     log: Sequence[Entry],
     read: Sequence[Entry],
-    rules: Rules,
+    rules: FactLimits,
     key: str = "reflect:1",
 ) -> Consolidated:
     """Consolidate, with the messages of a log as a runner reads them."""

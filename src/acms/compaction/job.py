@@ -63,8 +63,8 @@ from acms.model import (
 from acms.observability.events import Compacted
 from acms.observability.logging import emit_event, log_event
 from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
-from acms.privacy import redactor as sinks
 from acms.privacy.modes import privacy_of_sources
+from acms.privacy.redactor import OPEN, Redactor, create_redaction_stage
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
 from acms.text.summary_form import LEAST, sanitize_summary
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from acms.session_state import SharedSession
     from acms.write.queue import Writer
 
-ENDED_STATES = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+_ENDED_STATES = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 MODEL_PERCENT = 70
 """Percent of the tokens of a summary that a model may fill; the remaining ones are for details that it omits."""
 RENEWS = "renews"
@@ -92,9 +92,11 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
     """
     storage = shared.storage
     service = shared.config.compaction
-    known = await policy_levels.resolve_policy(storage, context, namespace=shared.namespace, service=service)
+    resolved = await policy_levels.resolve_policy(
+        storage, context, namespace=shared.namespace, service=service
+    )
     requested = merge_policy({}, overrides)
-    policy = CompactionPolicy(**{**known.policy.to_json(), **requested})
+    policy = CompactionPolicy(**{**resolved.policy.to_json(), **requested})
     mode = shared.config.privacy.mode
     while True:
         draft = requests.draft_compaction(context, shared.watch._replace(privacy=mode), policy, force=True)
@@ -105,12 +107,13 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
         if job is None:
             continue  # it was deleted meanwhile: enqueue another
         shared.start_worker()
-        has_ended = job.state in ENDED_STATES
+        has_ended = job.state in _ENDED_STATES
         if not requests.satisfies_request(job, mode):
             if job.state is JobState.READY:
                 mode = requests.privacy_of(job, mode, mode)  # at least as strict as the withdrawn job
                 await requests.withdraw_job(storage, job, requests.WITHDRAWN)
                 continue
+            # Without a worker in this process, a running job may never end.
             if has_ended or shared.config.worker.enabled:
                 await _wait_while_running(storage, job)
                 continue
@@ -144,7 +147,7 @@ async def wait_for_compaction(
     shared.start_worker()
     async with asyncio.timeout(timeout):
         current = await read_current_job(storage, job.id)
-        while current.state not in ENDED_STATES:
+        while current.state not in _ENDED_STATES:
             await asyncio.sleep(POLL)
             current = await read_current_job(storage, job.id)
     if current.state is not JobState.DONE:
@@ -160,10 +163,11 @@ async def wait_for_compaction(
 
 async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) -> int:
     """Revert the rewrite at a version; return the version of the retraction."""
-    storage, version = shared.storage, validation.validate_integer(version, "version", minimum=1)
+    storage = shared.storage
+    version = validation.validate_integer(version, "version", minimum=1)
     while True:
         context = await shared.find()
-        entry = None if context is None else await _entry_at_version(storage, context, version)
+        entry = None if context is None else await _read_entry_at_version(storage, context, version)
         if context is None or entry is None:
             raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
         if is_merge_record(entry):
@@ -188,7 +192,7 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
             return receipt.versions[0]
 
 
-async def _entry_at_version(storage: StorageBackend, context: str, version: int) -> Entry | None:
+async def _read_entry_at_version(storage: StorageBackend, context: str, version: int) -> Entry | None:
     if version < 1:
         return None
     entries = await storage.read(context, after=version - 1, before=version + 1)
@@ -199,45 +203,50 @@ async def read_compactions(
     storage: StorageBackend,
     context: str,
     at: int | None,
-    job: str | None = None,
+    job_id: str | None = None,
     *,
-    redactor: sinks.Redactor = sinks.OPEN,
+    redactor: Redactor = OPEN,
 ) -> list[Compaction]:
-    """Return the compactions of a log up to a version, oldest first; with `job` only those of that job."""
+    """Return the compactions of a log up to a version, oldest first; with `job_id` only those of that job."""
     head = await storage.head(context)
     version = read.version_of(head, at)
     replacements = await read.replacements_at(storage, context, head, version)
     compactions: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
-        if not entry.replaces or (job is not None and entry.data.get("job") != job):
+        is_of_job = job_id is None or entry.data.get("job") == job_id
+        if not entry.replaces or not is_of_job:  # a summary that replaces nothing is of an episode
             continue
-        data = entry.data
-        compactions.append(
-            Compaction(
-                version=entry.version,
-                id=entry.id,
-                summary=redactor.redact_entry(entry).content,
-                replaces=entry.covers or (entry.version, entry.version),
-                spans=entry.replaces,
-                tokens_before=int(data.get("before", 0)),
-                tokens_after=int(data.get("after", 0)),
-                preserved=int(data.get("preserved", 0)),
-                removed=int(data.get("removed", 0)),
-                policy=data.get("policy", {}),
-                summarizer=str(data.get("summarizer", "")),
-                lost=_parse_lost(data.get("lost", {})),
-                renews=tuple(data.get(RENEWS, ())),
-                trust=trust.trust_of_entry(entry),
-                created_at=entry.created_at,
-                in_force=replacements.replaced_by(entry.version) is None and entry.state is not State.ERASED,
-            )
-        )
+        is_active = replacements.replaced_by(entry.version) is None and entry.state is not State.ERASED
+        text = redactor.redact_entry(entry).content
+        compactions.append(_parse_compaction(entry, text, is_active))
     return compactions
 
 
-def _parse_lost(data: Mapping[str, Json]) -> Lost:
-    """Parse the losses in the data of a summary; empty for summaries from before losses were recorded."""
-    return Lost(counts=data.get("counts", {}), ids=tuple(data.get("ids", ())))
+def _parse_compaction(summary: Entry, text: str, is_active: bool) -> Compaction:
+    """Return a compaction from its summary; statistics that an older release did not store are empty.
+
+    `text` is the redacted content of the summary.
+    """
+    data = summary.data
+    lost = data.get("lost", {})
+    return Compaction(
+        version=summary.version,
+        id=summary.id,
+        summary=text,
+        replaces=summary.covers or (summary.version, summary.version),
+        spans=summary.replaces,
+        tokens_before=int(data.get("before", 0)),
+        tokens_after=int(data.get("after", 0)),
+        preserved=int(data.get("preserved", 0)),
+        removed=int(data.get("removed", 0)),
+        policy=data.get("policy", {}),
+        summarizer=str(data.get("summarizer", "")),
+        lost=Lost(counts=lost.get("counts", {}), ids=tuple(lost.get("ids", ()))),
+        renews=tuple(data.get(RENEWS, ())),
+        trust=trust.trust_of_entry(summary),
+        created_at=summary.created_at,
+        in_force=is_active,
+    )
 
 
 async def expand_summary(
@@ -247,7 +256,7 @@ async def expand_summary(
     summary: Entry | None = None
     if context is not None:
         read.check_version(await storage.head(context), at)
-        summary = await _entry_at_version(storage, context, version)
+        summary = await _read_entry_at_version(storage, context, version)
     is_summary = summary is not None and summary.kind is Kind.SUMMARY and summary.replaces
     is_later = at is not None and version > at
     if context is None or summary is None or not is_summary or is_later:
@@ -279,8 +288,8 @@ class _Work:
     config: ACMSConfig
     #: Seconds for which summarized messages are kept, unless the namespace overrides it; None keeps them.
     retention: float | None
-    #: Redacts its entries.
-    redactor: sinks.Redactor
+    #: Redacts the entries that the summarizer reads.
+    redactor: Redactor
     #: Whether a model writes the summary: then details that it omits are added.
     uses_model: bool
 
@@ -302,10 +311,10 @@ def make_compaction_handler(
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         if payload.get("policy") is None:
-            known = await policy_levels.resolve_policy(
+            resolved = await policy_levels.resolve_policy(
                 storage, context.id, namespace=context.namespace, service=config.compaction
             )
-            policy = known.policy
+            policy = resolved.policy
         else:
             policy = CompactionPolicy(**payload["policy"])
         configured = config.privacy.mode
@@ -322,7 +331,7 @@ def make_compaction_handler(
             summarizer=await resolve_summarizer(summarizer),
             config=config,
             retention=retention,
-            redactor=sinks.create_redaction_stage(storage, mode, counter),
+            redactor=create_redaction_stage(storage, mode, counter),
             uses_model=summarizer is not None,
         )
         return await _compact_log(work, lease)
@@ -333,8 +342,8 @@ def make_compaction_handler(
 async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     """Choose the stretch of the log to summarise, write its summary and append it; return the outcome of the job.
 
-    None means that the job was ended with the append. With a retention, the append enqueues a job that expires the
-    summarized messages.
+    The outcome is None if the append has ended the job. With a retention, the append also enqueues a job that expires
+    the summarized messages.
     """
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
@@ -353,10 +362,10 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
         return await _append_summary(work, lease, stretch, messages, _build_retraction(stretch), head, ())
     draft = await _build_summary(work, lease, stretch, messages)
     settings = await policy_levels.namespace_settings(storage, work.context.namespace)
-    seconds = settings.get(policy_levels.RETENTION, work.retention)
+    retention_seconds = settings.get(policy_levels.RETENTION, work.retention)
     jobs: tuple[JobDraft, ...] = ()
-    if seconds is not None:
-        payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
+    if retention_seconds is not None:
+        payload = {"job": lease.job.id, "after": head.version, "seconds": retention_seconds}
         name = f"expire:{context}:{head.version}:{lease.job.id}"
         jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
     return await _append_summary(work, lease, stretch, messages, draft, head, jobs)
@@ -397,8 +406,8 @@ def _choose_stretch(
     stretch = span.choose_stretch(groups, work.policy, outdated)
     if force or isinstance(stretch, str):
         return stretch
-    total = max((entry.total for entry in entries), default=0)
-    if span.is_worthwhile(work.policy, stretch, total):
+    total_tokens = max((entry.total for entry in entries), default=0)
+    if span.is_worthwhile(work.policy, stretch, total_tokens):
         return stretch
     if stretch.renews:
         return span.choose_stretch(groups, work.policy, outdated, messages=False)
@@ -474,8 +483,8 @@ async def _append_summary(
     storage, context = work.storage, work.context.id
     while True:
         expect = Expect(rewrites=head.rewrites)
-        op = Append(context=context, drafts=(draft,), expect=expect, jobs=jobs, finish=lease)
-        (result,) = await storage.append([op])
+        append = Append(context=context, drafts=(draft,), expect=expect, jobs=jobs, finish=lease)
+        (result,) = await storage.append([append])
         if isinstance(result, Receipt):
             _emit_compacted(work, result, stretch, draft)
             return None
@@ -486,25 +495,26 @@ async def _append_summary(
         previous_rewrites = head.rewrites
         head = await storage.head(context)
         replacements = await read.replacements_at(storage, context, head, head.version)
-        current = await storage.get(_ids_of(stretch.entries))
+        current = await storage.get(_list_ids(stretch.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="the entries to be summarized were erased or have expired", cancelled=True)
         is_active = span.is_stretch_active(stretch, replacements, current)
         current_messages = await read.messages_behind(storage, context, head, stretch.entries)
-        has_same_messages = _ids_of(current_messages) == _ids_of(messages)
+        has_same_messages = _list_ids(current_messages) == _list_ids(messages)
         outdated = await _find_outdated(storage, head, replacements)
-        has_new_outdated = not outdated.remaining_spans.keys() <= set(_ids_of(stretch.entries))
+        has_new_outdated = not outdated.remaining_spans.keys() <= set(_list_ids(stretch.entries))
         if not is_active or not has_same_messages or has_new_outdated:
             return Retry(error="the entries to be summarized were rewritten", not_before=datetime.now(UTC))
         if head.rewrites == previous_rewrites:
             raise result  # refused for another reason
 
 
-def _ids_of(entries: Iterable[Entry]) -> list[str]:
+def _list_ids(entries: Iterable[Entry]) -> list[str]:
     return [entry.id for entry in entries]
 
 
 def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
+    """Report a compaction in the log of the process, and as an event."""
     version = receipt.versions[0]
     log_event(
         logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries)
@@ -538,8 +548,9 @@ async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[En
 async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
     """Return shorter texts of a summary, longest first, each shortened from the one before it.
 
-    The shortest has a tenth of the tokens of the smallest prompt, and each other one twice as many as the next, so that
-    one of them uses half of any token budget. If the model fails, the extractive summarizer shortens the text.
+    The shortest has a tenth of the tokens of the smallest prompt. Each other text has twice as many as the next, so
+    every token budget has a text that uses at least half of it. If the model fails, the extractive summarizer shortens
+    the text.
     """
     limits: list[int] = []
     limit = max(LEAST, work.policy.smallest_prompt // 10)
@@ -572,8 +583,8 @@ async def resolve_summarizer(summarizer: Summarizer | None) -> Summarizer:
     """Return the given summarizer, or the extractive one as the default."""
     if summarizer is not None:
         return summarizer
-    name = "acms.providers.offline.summarizer"
-    module = await asyncio.to_thread(importlib.import_module, name)  # it imports numpy
+    module_name = "acms.providers.offline.summarizer"
+    module = await asyncio.to_thread(importlib.import_module, module_name)  # it imports numpy
     return module.ExtractiveSummarizer()
 
 
@@ -590,11 +601,12 @@ async def shorten_turns(
 
     A summarizer with a limited window receives parts of the turns, and then the summaries of these parts. With
     `uses_model`, the summarizer is asked for `MODEL_PERCENT` of the tokens, and details that it omits are added as far
-    as they fit. `ProviderError` is raised if the summarizer fails, or returns no text or one of `below` tokens or more.
+    as they fit. `ProviderError` is raised if the summarizer fails, returns no text, or returns a text of `below`
+    tokens or more.
     """
     call = _Call(summarizer, counter)
     if not turns:
-        raise call.error("there is no text to summarise", retryable=False)
+        raise call.build_error("there is no text to summarise", retryable=False)
     requested = limit * MODEL_PERCENT // 100 if uses_model else limit
     parts = await call.split(turns, requested)
     coverage = sum(map(_count_characters, parts)) / _count_characters(turns)
@@ -605,18 +617,18 @@ async def shorten_turns(
         if len(texts) == 1 or counter.count(text) <= requested:
             break
         if len(text) >= _count_characters(source):  # another round would not end
-            raise call.error("its summaries are no shorter than what it read")
+            raise call.build_error("its summaries are no shorter than its input")
         source = [
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
             for text, part in zip(texts, parts, strict=True)
         ]
         parts = await call.split(source, requested)
     if counter.count(text) >= below:
-        raise call.error("its summary is no shorter than what it read")
+        raise call.build_error("its summary is no shorter than its input")
     if uses_model:
         text = await asyncio.to_thread(span.complete_summary, text, turns, limit, counter.count)
     if not text:
-        raise call.error("nothing of its summary fits")
+        raise call.build_error("nothing of its summary fits")
     return text, coverage
 
 
@@ -631,7 +643,7 @@ class _Call:
     summarizer: Summarizer
     counter: TokenCounter
 
-    def error(self, reason: str, *, retryable: bool = True) -> ProviderError:
+    def build_error(self, reason: str, *, retryable: bool = True) -> ProviderError:
         return ProviderError(reason, provider=requests.model_name(self.summarizer), retryable=retryable)
 
     async def split(self, turns: Sequence[Turn], limit: int) -> Sequence[tuple[Turn, ...]]:
@@ -639,24 +651,24 @@ class _Call:
         window: int | None = getattr(self.summarizer, "window", None)
         if window is None:
             return [tuple(turns)]
-        size = max(1, window - limit - 64)  # tokens for text that a provider adds around a part
-        return await asyncio.to_thread(span.chunk_turns, turns, size, self.counter)
+        max_tokens = max(1, window - limit - 64)  # a provider adds up to 64 tokens of text around a part
+        return await asyncio.to_thread(span.chunk_turns, turns, max_tokens, self.counter)
 
     async def summarize(self, parts: Sequence[tuple[Turn, ...]], limit: int) -> AsyncIterator[str]:
-        """Yield a summary of each part; each gets the share of the `limit` tokens that its characters have of all."""
+        """Yield a summary of each part; the `limit` tokens are shared in proportion to the characters of the parts."""
         total = sum(map(_count_characters, parts))
         for part in parts:
-            share = limit
+            max_tokens = limit
             if len(parts) > 1:
-                share = max(LEAST, limit * _count_characters(part) // total)
-            request = SummaryRequest(turns=part, max_tokens=share, counter=self.counter)
+                max_tokens = max(LEAST, limit * _count_characters(part) // total)
+            request = SummaryRequest(turns=part, max_tokens=max_tokens, counter=self.counter)
             try:
                 text = await self.summarizer.summarize(request)
             except ACMSError:
                 raise
             except Exception as error:
-                raise self.error(type(error).__name__) from error
+                raise self.build_error(type(error).__name__) from error
             text = sanitize_summary(text) if isinstance(text, str) else ""
             if not text:
-                raise self.error("it returned no text")
+                raise self.build_error("it returned no text")
             yield text

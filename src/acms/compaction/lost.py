@@ -19,13 +19,13 @@ from acms.text.tokenizer import content_terms, find_sentence_spans, split_words
 
 
 def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
-    """Return what a summary lost of the messages that it replaces, given oldest first."""
+    """Return the details of messages that their summary omits; the messages are given oldest first."""
     messages = [
         entry
         for entry in entries
         if entry.kind is Kind.MESSAGE and entry.privacy is not Privacy.BLOCK and entry.content.strip()
     ]
-    text = _Text(summary)
+    text = _SummaryText(summary)
     lost: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
     for message in messages:
         if is_instruction(message):
@@ -34,46 +34,46 @@ def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
             kind = "marked"
         else:
             continue
-        if not text.says(message.content):
+        if not text.has_sentence(message.content):
             lost[kind].append(message.id)
     for id, question in _find_open_questions(messages):
-        if not text.says(question):
+        if not text.has_sentence(question):
             lost["question"].append(id)
     lost.update(_find_lost_details(messages, text))
-    ids = dict.fromkeys(chain.from_iterable(lost.values()))
-    counts = {kind: len(lost_ids) for kind, lost_ids in lost.items() if lost_ids}
-    return Lost(counts=counts, ids=tuple(ids)[:10])  # enough to look at
+    unique_ids = dict.fromkeys(chain.from_iterable(lost.values()))
+    counts = {kind: len(ids) for kind, ids in lost.items() if ids}
+    return Lost(counts=counts, ids=tuple(unique_ids)[:10])  # enough to look at
 
 
-class _Text:
+class _SummaryText:
     """The text of a summary, indexed for lookups."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._details = {one.text for one in find_details(text)}
+        self._details = {detail.text for detail in find_details(text)}
 
     @cached_property
-    def _flat(self) -> str:
+    def _single_spaced(self) -> str:
         return " ".join(self.text.split())
 
     @cached_property
-    def _lines(self) -> list[frozenset[int]]:
+    def _terms_of_lines(self) -> list[frozenset[int]]:
         return [frozenset(content_terms(split_words(line))) for line in self.text.splitlines()]
 
-    def holds(self, detail: str) -> bool:
+    def has_detail(self, detail: str) -> bool:
         """Return whether the summary contains a detail verbatim."""
         return detail in self._details or detail in self.text
 
-    def says(self, sentence: str) -> bool:
+    def has_sentence(self, sentence: str) -> bool:
         """Return whether the summary contains a sentence verbatim, or all its content words in one line."""
-        if " ".join(sentence.split()) in self._flat:
+        if " ".join(sentence.split()) in self._single_spaced:
             return True
         terms = frozenset(content_terms(split_words(sentence))) - {0}
-        return bool(terms) and any(terms <= line for line in self._lines)
+        return bool(terms) and any(terms <= terms_of_line for terms_of_line in self._terms_of_lines)
 
 
-def _find_lost_details(messages: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
-    """Return by kind of detail the ids of the messages that first mention a detail which the summary lacks.
+def _find_lost_details(messages: Sequence[Entry], text: _SummaryText) -> dict[str, list[str]]:
+    """Return by kind of detail the ids of the messages that first mention a detail missing from the summary.
 
     Names of speakers do not count as details.
     """
@@ -86,40 +86,45 @@ def _find_lost_details(messages: Sequence[Entry], text: _Text) -> dict[str, list
             if detail.kind not in CORE or detail.text in seen or is_speaker:
                 continue
             seen.add(detail.text)
-            if not text.holds(detail.text):
+            if not text.has_detail(detail.text):
                 lost[detail.kind].append(message.id)
     return {kind: ids for kind, ids in lost.items() if ids}
 
 
 def _find_open_questions(messages: Sequence[Entry]) -> Iterable[tuple[str, str]]:
-    """Yield the unanswered questions at the end of messages, each with the id of its message."""
-    sentences = [_last_sentence(message.content) for message in messages]
+    """Yield the unanswered questions at the end of messages, each after the id of its message."""
+    last_sentences = [_find_last_sentence(message.content) for message in messages]
     for index, message in enumerate(messages):
-        if not _is_question(sentences[index]):
+        question = last_sentences[index]
+        if not _is_question(question):
             continue
         is_answered = False
         if index + 1 < len(messages):
             is_reply = _speaker_of_entry(messages[index + 1]) != _speaker_of_entry(message)
-            is_answered = is_reply and not _is_question(sentences[index + 1])
+            is_answered = is_reply and not _is_question(last_sentences[index + 1])
         if not is_answered:
-            yield message.id, sentences[index]
+            yield message.id, question
 
 
 def _speaker_of_entry(entry: Entry) -> str:
     return entry.actor or entry.role or ""
 
 
-def _last_sentence(text: str) -> str:
+def _find_last_sentence(text: str) -> str:
     text = text.rstrip()
-    found = find_sentence_spans(text)
-    return text[slice(*found[-1])].strip() if found else ""
+    spans = find_sentence_spans(text)
+    if not spans:
+        return ""
+    start, end = spans[-1]
+    return text[start:end].strip()
 
 
 def _is_question(sentence: str) -> bool:
     """Return whether a sentence ends with a question mark of any script."""
-    return _is_question_mark(sentence.rstrip("\"')]}*_»”’ ")[-1:])
+    without_closing_quotes = sentence.rstrip("\"')]}*_»”’ ")
+    return _is_question_mark(without_closing_quotes[-1:])
 
 
 @lru_cache(maxsize=1_024)
-def _is_question_mark(letter: str) -> bool:
-    return bool(letter) and "QUESTION MARK" in unicodedata.name(letter, "")
+def _is_question_mark(character: str) -> bool:
+    return bool(character) and "QUESTION MARK" in unicodedata.name(character, "")

@@ -30,7 +30,8 @@ from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
 __all__ = ["holds_compaction", "ingest_compactions"]
 
-Stored = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
+BuildReceipts = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
+"""Returns the receipts of the messages of a context that were delivered, after a number of summaries before them."""
 
 
 class _Batch(NamedTuple):
@@ -52,7 +53,7 @@ def holds_compaction(drafts: Sequence[Draft]) -> bool:
 
 
 async def ingest_compactions(
-    shared: SharedSession, writer: Writer, drafts: Sequence[Draft], seen: Seen, stored: Stored
+    shared: SharedSession, writer: Writer, drafts: Sequence[Draft], seen: Seen, build_receipts: BuildReceipts
 ) -> list[MessageReceipt]:
     """Append messages, and each compaction among them as a summary of all active entries before it.
 
@@ -65,11 +66,13 @@ async def ingest_compactions(
     receipts: list[MessageReceipt] = []
     for batch in _split_batches(drafts, shared):
         summary, delivered = await _append_batch(shared, writer, context, batch, seen)
-        seen = ANY
+        seen = ANY  # the first batch has checked it
+        summary_count = 0
         if summary is not None:
+            summary_count = 1
             receipts.append(_build_receipt(context, summary, delivered))
             _emit_compacted(shared, context, summary, delivered)
-        receipts += await stored(context, delivered, 0 if summary is None else 1)
+        receipts += await build_receipts(context, delivered, summary_count)
     return receipts
 
 
@@ -78,16 +81,16 @@ def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batc
     batches = [_Batch()]
     for draft in drafts:
         compaction_end = 0  # number of parts up to the last compaction
-        for number, part in enumerate(draft.parts, 1):
+        for count, part in enumerate(draft.parts, 1):
             if compaction_text(part) is not None:
-                compaction_end = number
+                compaction_end = count
         if compaction_end == 0:
             last_batch = batches.pop()
             batches.append(last_batch._replace(following=(*last_batch.following, draft)))
             continue
         items = tuple(part for part in draft.parts[:compaction_end] if isinstance(part, Raw))
         rest = _strip_compaction(draft, draft.parts[compaction_end:], shared)
-        batches.append(_Batch(draft, items, rest))
+        batches.append(_Batch(message=draft, items=items, rest=rest))
     return [batch for batch in batches if batch.message is not None or batch.following]
 
 
@@ -108,6 +111,7 @@ async def _append_batch(
         summary = None
         if batch.message is not None:
             summary = await _build_summary(shared, context, head, batch.message, batch.items)
+        # Without a summary, the compaction stays a part of its message.
         first = batch.message if summary is None else batch.rest
         messages = batch.following if first is None else (first, *batch.following)
         request = AppendRequest(
@@ -123,7 +127,7 @@ async def _append_batch(
         )
         try:
             delivered = await writer.post(context, request)
-        except Overtaken:
+        except Overtaken:  # something was appended since the head was read
             continue
         assert delivered is not None
         return summary, delivered
@@ -159,7 +163,7 @@ async def _build_summary(
     replacements = await read.replacements_at(storage, context, head, head.version)
     entries = await read.read_stretches(storage, context, replacements, head.version)
     active = in_force.effective_sequence(entries, replacements)
-    covered = _covered_entries(active)
+    covered = _select_covered(active)
     if not covered:
         return None
     messages = await read.messages_behind(storage, context, head, covered)
@@ -173,15 +177,15 @@ async def _build_summary(
     )
 
 
-def _covered_entries(found: Sequence[Entry]) -> list[Entry]:
+def _select_covered(active: Sequence[Entry]) -> list[Entry]:
     """Return the entries that a provider's compaction replaces: all except instructions and open tool calls."""
-    folded = in_force.fold_atomic_groups(found, whole=True)
-    closed: list[Entry] = []
-    for unit in folded.units:
-        if unit.complete:
-            closed += unit.entries
-    hidden = [entry for entry, _ in folded.hidden]
-    return [entry for entry in (*closed, *hidden) if not trust.is_instruction(entry)]
+    groups = in_force.fold_atomic_groups(active, whole=True)
+    complete: list[Entry] = []
+    for group in groups.units:
+        if group.complete:
+            complete += group.entries
+    hidden = [entry for entry, _ in groups.hidden]
+    return [entry for entry in (*complete, *hidden) if not trust.is_instruction(entry)]
 
 
 async def _build_summary_data(
@@ -197,13 +201,14 @@ async def _build_summary_data(
         lost = await asyncio.to_thread(find_lost, messages, summary.content)
     covered_ids = {entry.id for entry in covered}
     preserved = [entry for entry in active if entry.kind is Kind.MESSAGE and entry.id not in covered_ids]
-    last = summary.parts[-1]
+    last_part = summary.parts[-1]
+    vendor = last_part.vendor if isinstance(last_part, Raw) else ""
     return {
         "before": before,
         "after": after,
         "preserved": len(preserved),
         "removed": len(covered),
-        "summarizer": last.vendor.removeprefix(REDACTED_VENDOR_PREFIX) if isinstance(last, Raw) else "",
+        "summarizer": vendor.removeprefix(REDACTED_VENDOR_PREFIX),
         "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
         trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
         in_force.ASKED: True,
@@ -217,9 +222,9 @@ def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> Messag
     """Return the receipt of a summary, with the position of the message before it."""
     receipt, start = delivered.receipt, delivered.start
     position = receipt.head.messages
-    following = [position for position in receipt.positions[start:] if position is not None]
-    if following:
-        position = following[0] - 1
+    following_positions = [position for position in receipt.positions[start:] if position is not None]
+    if following_positions:
+        position = following_positions[0] - 1
     return MessageReceipt(
         message_id=receipt.ids[start],
         version=receipt.versions[0] + start,

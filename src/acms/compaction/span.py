@@ -53,19 +53,20 @@ class Stretch:
         return self.spans[0][0], self.spans[-1][1]
 
 
-def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total: int) -> bool:
+def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total_tokens: int) -> bool:
     """Return whether the log is still too long and a compaction frees enough tokens.
 
-    `total` is the number of tokens of all messages of the log. A compaction changes every prompt from its position on,
-    so it must free 40 % of the budget. In the last quarter of a cache window 20 % are enough: prompts then show the
-    summary from the next window on, where their start moves anyway.
+    `total_tokens` are those of all messages of the log. A compaction changes every prompt from its position on, so it
+    must free 40 % of the budget. In the last quarter of a cache window 20 % are enough: prompts then show the summary
+    from the next window on, where their start moves anyway.
     """
     budget = policy.budget or 0
     if not is_compaction_due(policy, stretch.active_tokens, stretch.active_tokens):
         return False
     window = grid_step(budget, SLACK)
-    is_last_quarter = total % window >= 0.75 * window
-    return stretch.tokens - stretch.limit >= (0.2 if is_last_quarter else 0.4) * budget
+    is_last_quarter = total_tokens % window >= 0.75 * window
+    required_share = 0.2 if is_last_quarter else 0.4
+    return stretch.tokens - stretch.limit >= required_share * budget
 
 
 class Outdated(NamedTuple):
@@ -102,17 +103,14 @@ class _Group(NamedTuple):
 
 
 def choose_stretch(
-    found: EntryGroups, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
+    active: EntryGroups, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
 ) -> Stretch | str:
     """Choose the active entries to summarise; return them as a stretch, or the reason why no summary is worthwhile.
 
     An outdated summary is always included, together with the summaries after it. With `messages=False` only summaries
     are included. A tool call without an answer is left out: its answer may still come.
     """
-    groups = [_Group((entry,), True, entry.tokens) for entry, _ in found.hidden]
-    for unit in found.units:
-        groups.append(_Group(unit.entries, unit.complete, sum(entry.tokens for entry in unit.entries)))
-    groups.sort(key=lambda group: group.sort_key)
+    groups = _list_groups(active)
     active_tokens = _count_tokens(groups)
     tail_start = _find_tail_start(groups, policy, active_tokens)
     older = _select_older(groups, tail_start, policy, outdated)
@@ -122,7 +120,7 @@ def choose_stretch(
     merged = _select_merged(summaries, policy, message_tokens, summary_tokens, outdated)
     chosen_ids = {group.first.id for group in (*message_groups, *merged)}
     chosen = [group for group in older if group.first.id in chosen_ids]
-    entries = _list_entries(chosen, outdated)
+    entries = _collect_entries(chosen, outdated)
     renews = tuple(entry.version for entry in entries if entry.id in outdated.remaining_spans)
     quoted_tokens = sum(entry.tokens for entry in entries if _is_verbatim(entry))
     merged_tokens = _count_tokens(merged)
@@ -137,7 +135,7 @@ def choose_stretch(
     if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
         return (
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
-            f"{limit}: the newest {len(groups) - tail_start} stay, and what is marked or instructs while it is short"
+            f"{limit}: the newest {len(groups) - tail_start} stay, and a few marked messages and instructions"
         )
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
     return Stretch(
@@ -152,12 +150,22 @@ def choose_stretch(
     )
 
 
-def _list_entries(groups: Iterable[_Group], outdated: Outdated) -> list[Entry]:
+def _list_groups(active: EntryGroups) -> list[_Group]:
+    """Return the active groups in reading order, and each hidden entry as a group of its own."""
+    groups = [_Group((entry,), True, entry.tokens) for entry, _ in active.hidden]
+    for group in active.units:
+        tokens = sum(entry.tokens for entry in group.entries)
+        groups.append(_Group(group.entries, group.complete, tokens))
+    return sorted(groups, key=lambda group: group.sort_key)
+
+
+def _collect_entries(groups: Iterable[_Group], outdated: Outdated) -> list[Entry]:
     """Return the entries of some groups; an outdated summary replaces only its remaining spans."""
     entries: list[Entry] = []
     for group in groups:
         for entry in group.entries:
-            entries.append(replace(entry, replaces=outdated.remaining_spans.get(entry.id, entry.replaces)))
+            spans = outdated.remaining_spans.get(entry.id, entry.replaces)
+            entries.append(replace(entry, replaces=spans))
     return entries
 
 
@@ -179,7 +187,8 @@ def _find_tail_start(groups: Sequence[_Group], policy: CompactionPolicy, total_t
         start -= 1
         preserved += _count_messages(groups[start].entries)
     older_tokens = _count_tokens(groups[:start])
-    while start > 0 and older_tokens > total_tokens - policy.keep * total_tokens:
+    max_older_tokens = total_tokens - policy.keep * total_tokens
+    while start > 0 and older_tokens > max_older_tokens:
         start -= 1
         older_tokens -= groups[start].tokens
     return start
@@ -231,7 +240,8 @@ def _select_merged(
     exceeds_budget = False
     if policy.budget is not None:
         expected_tokens = summary_tokens + message_tokens // SHORTER
-        exceeds_budget = expected_tokens > _budget_of_summaries(policy.budget)
+        exceeds_budget = expected_tokens > _budget_for_summaries(policy.budget)
+    # A single summary, without new messages, would only be summarised again.
     has_something_to_merge = len(summaries) > 1 or message_tokens > 0
     if len(summaries) >= 4 or (exceeds_budget and has_something_to_merge):
         return summaries
@@ -241,7 +251,7 @@ def _select_merged(
     return ()
 
 
-def _budget_of_summaries(budget: int) -> int:
+def _budget_for_summaries(budget: int) -> int:
     """Return the tokens that all summaries together may take: a quarter of the budget."""
     return int(budget * 0.25)
 
@@ -260,7 +270,8 @@ def _compute_limit(policy: CompactionPolicy, new: int, quoted: int, merged: int,
         return policy.summary_tokens
     limit = new // SHORTER + quoted // 2 + merged
     if policy.budget is not None:
-        limit = min(limit, max(_budget_of_summaries(policy.budget) - staying, policy.budget // 16))
+        remaining = _budget_for_summaries(policy.budget) - staying
+        limit = min(limit, max(remaining, policy.budget // 16))
     return max(LEAST, limit)
 
 
@@ -297,12 +308,9 @@ def subtract_spans(spans: Iterable[Span], removed: Sequence[tuple[int, int, int]
 
 def is_stretch_active(stretch: Stretch, replacements: Replacements, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries of a stretch are still active and have content; `current` are the stored entries."""
-    for chosen, entry in zip(stretch.entries, current, strict=True):
-        if (
-            entry is None
-            or entry.state is not chosen.state
-            or replacements.replaced_by(chosen.version) is not None
-        ):
+    for chosen, stored in zip(stretch.entries, current, strict=True):
+        is_unchanged = stored is not None and stored.state is chosen.state
+        if not is_unchanged or replacements.replaced_by(chosen.version) is not None:
             return False
     return True
 
@@ -314,9 +322,9 @@ def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
         if entry.privacy is Privacy.BLOCK or not entry.content.strip():
             continue
         is_summary = entry.kind is Kind.SUMMARY
-        speaker = resolve_speaker(entry.actor, entry.role) or Role.USER.value
-        if is_summary:
-            speaker = "summary"
+        speaker = "summary"
+        if not is_summary:
+            speaker = resolve_speaker(entry.actor, entry.role) or Role.USER.value
         markers = entry.markers
         if not markers and is_instruction(entry):
             markers = (INSTRUCTION,)
@@ -332,47 +340,47 @@ def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-def chunk_turns(turns: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
-    """Split turns into runs of at most `most` tokens; a turn that is longer is cut between its sentences."""
+def chunk_turns(turns: Sequence[Turn], max_tokens: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
+    """Split turns into runs of at most `max_tokens`; a turn that is longer is cut between its sentences."""
     chunks: list[tuple[Turn, ...]] = []
     chunk: list[Turn] = []
-    size = 0
+    chunk_tokens = 0
     for turn in turns:
-        for piece in _split_turn(turn, most, counter):
-            cost = _count_turn(turn, piece, counter)
-            if chunk and size + cost > most:
+        for piece in _split_turn(turn, max_tokens, counter):
+            tokens = _count_turn_tokens(turn, piece, counter)
+            if chunk and chunk_tokens + tokens > max_tokens:
                 chunks.append(tuple(chunk))
-                chunk, size = [], 0
+                chunk, chunk_tokens = [], 0
             chunk.append(replace(turn, text=piece))
-            size += cost
+            chunk_tokens += tokens
     if chunk:
         chunks.append(tuple(chunk))
     return chunks
 
 
-def _count_turn(turn: Turn, text: str, counter: TokenCounter) -> int:
+def _count_turn_tokens(turn: Turn, text: str, counter: TokenCounter) -> int:
     """Return the tokens of a text with its speaker, and of the two line breaks around it."""
     return counter.count(prefix_speaker(turn.speaker, text)) + 2
 
 
-def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[str]:
-    """Split the text of a turn into pieces of whole sentences of at most `most` tokens; longer sentences are cut."""
-    if _count_turn(turn, turn.text, counter) <= most:
+def _split_turn(turn: Turn, max_tokens: int, counter: TokenCounter) -> list[str]:
+    """Split the text of a turn into pieces of whole sentences of at most `max_tokens`; longer sentences are cut."""
+    if _count_turn_tokens(turn, turn.text, counter) <= max_tokens:
         return [turn.text]
     pieces: list[str] = []
     for first, last in find_sentence_spans(turn.text):
         sentence = turn.text[first:last]
-        if pieces and _count_turn(turn, pieces[-1] + sentence, counter) <= most:
+        if pieces and _count_turn_tokens(turn, pieces[-1] + sentence, counter) <= max_tokens:
             pieces[-1] += sentence
             continue
         # Halve the sentence, at a blank if there is one, until a piece fits.
         while sentence:
-            size = len(sentence)
-            while size > 1 and _count_turn(turn, sentence[:size], counter) > most:
-                half = size // 2
-                size = sentence.rfind(" ", half // 2, half) + 1 or half
-            pieces.append(sentence[:size])
-            sentence = sentence[size:]
+            length = len(sentence)
+            while length > 1 and _count_turn_tokens(turn, sentence[:length], counter) > max_tokens:
+                half = length // 2
+                length = sentence.rfind(" ", half // 2, half) + 1 or half
+            pieces.append(sentence[:length])
+            sentence = sentence[length:]
     return pieces
 
 
@@ -387,22 +395,22 @@ def complete_summary(text: str, turns: Sequence[Turn], limit: int, count: Callab
     if count(text) > limit:
         summary = Turn(speaker="summary", text=text, version=turns[-1].version, summary=True)
         text = extract_summary([summary], limit, count)
-    missing: list[Turn] = []
+    omitted: list[Turn] = []
     for turn in turns:
         if turn.markers and turn.text.strip() not in text:
-            missing.append(turn)
+            omitted.append(turn)
             continue
-        missing_sentences: list[str] = []
-        for first, last in find_sentence_spans(turn.text):
-            sentence = turn.text[first:last]
+        omitted_sentences: list[str] = []
+        for start, end in find_sentence_spans(turn.text):
+            sentence = turn.text[start:end]
             if any(detail.text not in text for detail in find_details(sentence)):
-                missing_sentences.append(sentence)
-        if missing_sentences:
-            missing.append(replace(turn, text="".join(missing_sentences), markers=()))
+                omitted_sentences.append(sentence)
+        if omitted_sentences:
+            omitted.append(replace(turn, text="".join(omitted_sentences), markers=()))
     # Token counts of joined texts do not add up: shorten the added text until the whole fits.
     remaining = limit - count(text)
-    while missing and remaining > 0:
-        completed = f"{text}\n{extract_summary(missing, remaining, count)}".strip()
+    while omitted and remaining > 0:
+        completed = f"{text}\n{extract_summary(omitted, remaining, count)}".strip()
         excess = count(completed) - limit
         if excess <= 0:
             return completed

@@ -18,10 +18,13 @@ __all__ = ["Cursor"]
 
 MAX_UNFINISHED = 64
 """Maximum number of unfinished jobs whose states a cursor holds; changes of older ones are no longer reported."""
-_LETTERS = {JobState.READY: "w", JobState.RUNNING: "r", JobState.FAILED: "f", JobState.CANCELLED: "c"}
-_STATES = {letter: state for state, letter in _LETTERS.items()}
-_JOB = r"\.([0-9]{1,18})([wrfc])([0-9]{1,9})"
-_TEXT = re.compile(rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB}){{0,{MAX_UNFINISHED}}}))?")
+_LETTER_OF_STATE = {JobState.READY: "w", JobState.RUNNING: "r", JobState.FAILED: "f", JobState.CANCELLED: "c"}
+_STATE_OF_LETTER = {letter: state for state, letter in _LETTER_OF_STATE.items()}
+_JOB_PATTERN = r"\.([0-9]{1,18})([wrfc])([0-9]{1,9})"
+_CURSOR_PATTERN = re.compile(
+    rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB_PATTERN}){{0,{MAX_UNFINISHED}}}))?"
+)
+"""Groups: the version, the highest job number, and the unfinished jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +44,27 @@ class Cursor:
     @classmethod
     def read(cls, text: str | int) -> Self:
         """Parse a cursor, or a version alone; `ValidationError` for anything else."""
-        match = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
+        match = None if isinstance(text, bool) else _CURSOR_PATTERN.fullmatch(str(text))
         if match is None:
             raise ValidationError(
                 "is no cursor of events",
                 field="after",
                 options=("the cursor of the last event that was seen", "a version of the log"),
             )
+        version, job, jobs_text = match[1], match[2], match[3] or ""
         unfinished = {
-            int(number): (_STATES[letter], int(attempt))
-            for number, letter, attempt in re.findall(_JOB, match[3] or "")
+            int(number): (_STATE_OF_LETTER[letter], int(attempt))
+            for number, letter, attempt in re.findall(_JOB_PATTERN, jobs_text)
         }
-        job = None if match[2] is None else int(match[2])
-        return cls(version=int(match[1]), job=job, unfinished=unfinished)
+        return cls(version=int(version), job=None if job is None else int(job), unfinished=unfinished)
 
     def __str__(self) -> str:
         if self.job is None:
             return str(self.version)
-        jobs = (
-            f".{number}{_LETTERS[state]}{attempt}" for number, (state, attempt) in self.unfinished.items()
-        )
-        return f"{self.version}-{self.job}{''.join(jobs)}"
+        jobs_text = ""
+        for number, (state, attempt) in self.unfinished.items():
+            jobs_text += f".{number}{_LETTER_OF_STATE[state]}{attempt}"
+        return f"{self.version}-{self.job}{jobs_text}"
 
     def after_entry(self, version: int) -> Cursor:
         """Return the cursor after the entry at a version was sent."""
@@ -69,11 +72,13 @@ class Cursor:
 
     def after_job(self, job: Job) -> Cursor:
         """Return the cursor after a job's current state was sent."""
-        number, unfinished = int(job.id), dict(self.unfinished)
+        number = int(job.id)
+        unfinished = dict(self.unfinished)
         unfinished.pop(number, None)
-        if job.state in _LETTERS:  # a job that is done does not change again
+        if job.state in _LETTER_OF_STATE:  # a job that is done does not change again
             unfinished[number] = job.state, job.attempt
-        newest = {key: unfinished[key] for key in sorted(unfinished)[-MAX_UNFINISHED:]}
+        newest_numbers = sorted(unfinished)[-MAX_UNFINISHED:]
+        newest = {newest_number: unfinished[newest_number] for newest_number in newest_numbers}
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=newest)
 
     def after_jobs_upto(self, number: int) -> Cursor:

@@ -63,7 +63,7 @@ SHORTEST_WAIT = timedelta(seconds=1)
 LONGEST_WAIT = timedelta(minutes=1)
 """Maximum wait before unfinished jobs are read again, if none is due earlier."""
 MAX_SHORT_WAITS = 15
-"""Maximum of `SHORTEST_WAIT`s between two reads of unfinished jobs; the number grows with the attempts."""
+"""Maximum number of `SHORTEST_WAIT`s before unfinished jobs are read again; the number grows with the attempts."""
 
 
 class _Task(NamedTuple):
@@ -90,33 +90,37 @@ class Delivery:
         self._clock = clock
         self._elapsed = elapsed
         self._fraction = fraction
-        self._busy: Counter[str] = Counter()
+        self._deliveries_by_webhook: Counter[str] = Counter()
         #: By webhook id: the time until which nothing is sent to it after a failed attempt, for any log.
         self._paused_until: dict[str, float] = {}
 
     async def __call__(self, storage: StorageBackend, lease: Lease) -> Outcome:
         """Deliver a log to a webhook up to its end; the handler of a job."""
-        webhooks, id = Webhooks(storage), str(lease.job.payload["webhook"])
+        webhooks = Webhooks(storage)
+        id = str(lease.job.payload["webhook"])
         webhook_and_secret = await webhooks.find(id)
         if webhook_and_secret is None:
             return Done(reason="the webhook was removed")
         context = await storage.context(lease.job.context)
         if context.deleted_at is not None:
             return Failed(error="the session was deleted", cancelled=True)
-        if self._busy[id] >= MAX_LOGS_AT_ONCE:
+        if self._deliveries_by_webhook[id] >= MAX_LOGS_AT_ONCE:
             # Each attempt waits longer, because many logs may wait for the same webhook.
             later = self._clock() + SHORTEST_WAIT * min(lease.attempt, 30)
             return Retry(error="others are delivered to this webhook", not_before=later)
-        pause = self._paused_until.get(id, 0.0) - self._elapsed()
-        if pause > 0:
-            later = self._clock() + timedelta(seconds=pause)
+        pause_seconds = self._paused_until.get(id, 0.0) - self._elapsed()
+        if pause_seconds > 0:
+            later = self._clock() + timedelta(seconds=pause_seconds)
             return Retry(error="the webhook did not answer as it should", not_before=later)
-        self._busy[id] += 1
-        deliver = self._report_job_changes if delivers_job_changes(lease.job) else self._deliver_entries
+        self._deliveries_by_webhook[id] += 1
+        webhook, secret = webhook_and_secret
+        task = _Task(storage, lease, webhooks, context, webhook, secret)
         try:
-            return await deliver(_Task(storage, lease, webhooks, context, *webhook_and_secret))
+            if delivers_job_changes(lease.job):
+                return await self._report_job_changes(task)
+            return await self._deliver_entries(task)
         finally:
-            self._busy[id] -= 1
+            self._deliveries_by_webhook[id] -= 1
 
     async def _deliver_entries(self, task: _Task) -> Outcome:
         """Send the entries appended after the recorded progress, until the end of the log."""
@@ -126,15 +130,12 @@ class Delivery:
             # Stored before anything is sent: if this job is given up, the next one must not start at a later version.
             progress = Progress(version=_read_start_version(lease))
             await webhooks.keep(webhook.id, context.id, progress)
-        async with _make_endpoint(webhook) as endpoint:
+        kinds = [Kind(kind) for kind in webhook.events if kind != JOB]
+        async with _create_endpoint(webhook) as endpoint:
             while True:
                 head = await storage.head(context.id)
                 entries = await storage.read(
-                    context.id,
-                    after=progress.version,
-                    at=head.version,
-                    kinds=[Kind(kind) for kind in webhook.events if kind != JOB],
-                    limit=50,
+                    context.id, after=progress.version, at=head.version, kinds=kinds, limit=50
                 )
                 if not entries:
                     if await try_finish_delivery(storage, lease, head.version):
@@ -170,7 +171,7 @@ class Delivery:
         outcome = self._yield_to_siblings(siblings, lease)
         if outcome is not None:
             return outcome
-        async with _make_endpoint(webhook) as endpoint:
+        async with _create_endpoint(webhook) as endpoint:
             for job in jobs:
                 try:
                     await endpoint.notify(*self._build_job_message(context, job, secret))
@@ -189,14 +190,18 @@ class Delivery:
 
     def _yield_to_siblings(self, siblings: Sequence[Job], lease: Lease) -> Done | Retry | None:
         """Return how a reporting job ends or waits because of other delivery jobs, or None if it may report now."""
-        if any(delivers_job_changes(job) and int(job.id) > int(lease.job.id) for job in siblings):
-            return Done(reason="a newer job reports the changes")
-        if any(not delivers_job_changes(job) or job.state is JobState.RUNNING for job in siblings):
-            later = self._clock() + SHORTEST_WAIT
-            return Retry(
-                error="entries, or changes that another job is sending, are delivered first", not_before=later
-            )
-        return None
+        must_wait = False
+        for job in siblings:
+            if not delivers_job_changes(job):
+                must_wait = True
+            elif int(job.id) > int(lease.job.id):
+                return Done(reason="a newer job reports the changes")
+            elif job.state is JobState.RUNNING:
+                must_wait = True
+        if not must_wait:
+            return None
+        error = "entries, or changes that another job is sending, are delivered first"
+        return Retry(error=error, not_before=self._clock() + SHORTEST_WAIT)
 
     async def _retry_while_jobs_run(self, storage: StorageBackend, lease: Lease) -> Outcome:
         """Return a retry at the time when the jobs are read again, or `Done` if none is unfinished.
@@ -212,16 +217,22 @@ class Delivery:
         now = self._clock()
         earliest = now + SHORTEST_WAIT * min(lease.attempt, MAX_SHORT_WAITS)
         due = min(job.not_before if job.state is JobState.READY else now for job in unfinished)
-        next_look = max(earliest, min(due, now + LONGEST_WAIT))
-        # A retry is the only way in which an unfinished job can wait.
-        return Retry(error="it reports changes of jobs that are not finished", not_before=next_look)
+        next_read = max(earliest, min(due, now + LONGEST_WAIT))
+        # A job can only wait by being retried.
+        return Retry(error="it reports changes of jobs that are not finished", not_before=next_read)
 
     def _build_entry_message(
         self, context: Context, entry: Entry, secret: str
     ) -> tuple[bytes, dict[str, str]]:
         """Return the body of the message for an entry, and its header fields."""
-        attributes = {"role": entry.role, "version": entry.version, "position": entry.position}
-        data = {**_identify_log(context), "id": entry.id, "kind": entry.kind, **attributes}
+        data = {
+            **_identify_log(context),
+            "id": entry.id,
+            "kind": entry.kind,
+            "role": entry.role,
+            "version": entry.version,
+            "position": entry.position,
+        }
         return self._build_message(entry.id, f"{entry.kind}.appended", entry.created_at, data, secret)
 
     def _build_job_message(self, context: Context, job: Job, secret: str) -> tuple[bytes, dict[str, str]]:
@@ -273,10 +284,10 @@ def _identify_log(context: Context) -> dict[str, Json]:
 
 async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]:
     """Return the other unfinished jobs that deliver the same log to the same webhook."""
-    own_job, webhook = lease.job, lease.job.payload["webhook"]
+    own_job = lease.job
     siblings: list[Job] = []
     for job in await list_unfinished_jobs(storage, own_job.context):
-        is_same_webhook = job.kind == WEBHOOK and job.payload.get("webhook") == webhook
+        is_same_webhook = job.kind == WEBHOOK and job.payload.get("webhook") == own_job.payload["webhook"]
         if is_same_webhook and job.id != own_job.id:
             siblings.append(job)
     return siblings
@@ -285,30 +296,28 @@ async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]
 async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     """Return the cursor after all job changes that precede the first unfinished job reporting them."""
     context = lease.job.context
-    requests = [
-        lease.job,
-        *[job for job in await _list_sibling_jobs(storage, lease) if delivers_job_changes(job)],
-    ]
-    # The commit that wrote the request may have written the changes it reports a little earlier.
-    since = min(job.created_at for job in requests) - SHORTEST_WAIT
+    siblings = await _list_sibling_jobs(storage, lease)
+    reporting_jobs = [lease.job, *[job for job in siblings if delivers_job_changes(job)]]
+    # The commit that enqueued a reporting job may have written the changes it reports a little earlier.
+    since = min(job.created_at for job in reporting_jobs) - SHORTEST_WAIT
     page = await storage.jobs(JobQuery(context=context, limit=PAGE))
-    jobs_by_id = {
-        job.id: job
-        for job in [*page.items, *await list_unfinished_jobs(storage, context)]
-        if job.kind != WEBHOOK
-    }
-    unchanged = [job for job in jobs_by_id.values() if job.updated_at < since]
+    unfinished = await list_unfinished_jobs(storage, context)
+    jobs_by_id = {job.id: job for job in [*page.items, *unfinished] if job.kind != WEBHOOK}
+    changed: list[Job] = []
     cursor = Cursor(job=0)
-    for job in unchanged:
-        cursor = cursor.after_job(job)
     for job in jobs_by_id.values():
-        if job not in unchanged and int(job.id) < (cursor.job or 0):
-            # The job has changed since and must be reported: the cursor gets a state that no real job has.
+        if job.updated_at < since:
+            cursor = cursor.after_job(job)
+        else:
+            changed.append(job)
+    for job in changed:
+        if int(job.id) < (cursor.job or 0):
+            # The change must be reported: the cursor gets a state that no real job has.
             cursor = cursor.after_job(replace(job, state=JobState.RUNNING, attempt=0))
     return cursor
 
 
-def _make_endpoint(webhook: Webhook) -> Endpoint:
+def _create_endpoint(webhook: Webhook) -> Endpoint:
     return Endpoint(
         webhook.url,
         provider="the webhook",
@@ -322,8 +331,8 @@ def _make_endpoint(webhook: Webhook) -> Endpoint:
 
 async def try_finish_delivery(storage: StorageBackend, lease: Lease, version: int) -> bool:
     """End a job if the log still ends at a version; return False if the log has grown and there is more to deliver."""
-    op = Append(context=lease.job.context, drafts=(), expect=Expect(version=version), finish=lease)
-    (result,) = await storage.append([op])
+    append = Append(context=lease.job.context, drafts=(), expect=Expect(version=version), finish=lease)
+    (result,) = await storage.append([append])
     if isinstance(result, ConflictError) and not isinstance(result, LeaseLostError | GoneError):
         return False
     if isinstance(result, ACMSError):

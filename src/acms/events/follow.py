@@ -20,12 +20,8 @@ __all__ = ["Followed", "changed_jobs", "list_unfinished_jobs", "parse_cursor", "
 
 POLL_SECONDS = (0.1, 1.0)
 """Initial and maximum seconds between two reads of a log in which nothing happens."""
-HEARTBEAT = 15.0
+HEARTBEAT_SECONDS = 15.0
 """Seconds after which a reader gets a heartbeat when there are no events."""
-
-
-def _never_ended() -> bool:
-    return False
 
 
 async def parse_cursor(storage: StorageBackend, context: str, after: str | int) -> Cursor:
@@ -44,18 +40,17 @@ async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) ->
 
     Jobs that deliver webhooks are left out.
     """
-    if cursor.job is None:  # a reader without a cursor for jobs begins with those that are not finished
+    if cursor.job is None:  # a reader without a cursor for jobs begins with the unfinished ones
         newest = await storage.jobs(JobQuery(context=context, limit=1))
         highest = int(newest.items[0].id) if newest.items else 0
         jobs = await list_unfinished_jobs(storage, context)
     else:
         jobs = await _list_jobs_since(storage, context, cursor.job)
-        highest = max((int(job.id) for job in jobs), default=cursor.job)
-        highest = max(highest, cursor.job)
-        listed = {job.id for job in jobs}
-        missing = tuple([str(number) for number in cursor.unfinished if str(number) not in listed])
-        if missing:
-            jobs += (await storage.jobs(JobQuery(ids=missing))).items
+        highest = max([cursor.job, *[int(job.id) for job in jobs]])
+        listed_ids = {job.id for job in jobs}
+        older_ids = [id for id in map(str, cursor.unfinished) if id not in listed_ids]
+        if older_ids:
+            jobs += (await storage.jobs(JobQuery(ids=tuple(older_ids)))).items
     changed = [job for job in jobs if not cursor.has_sent(job) and job.kind != WEBHOOK]
     return sorted(changed, key=lambda job: int(job.id)), highest
 
@@ -95,7 +90,7 @@ class Followed:
         redactor: Redactor,
         *,
         handle: StorageBackend | None = None,
-        ended: Callable[[], bool] = _never_ended,
+        ended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._storage = storage
         self._context = context
@@ -112,11 +107,12 @@ class Followed:
     async def events(self, *, follow: bool = True) -> AsyncGenerator[LogEvent | None]:
         """Yield the events since the cursor, then new ones as they happen.
 
-        Yields None when it has caught up: once at first, and then every `HEARTBEAT` seconds without an event.
+        Yields None when it has caught up: once at first, and then after every `HEARTBEAT_SECONDS` without an event.
         With `follow=False` it ends where the log does. `SessionNotFoundError` once the log is deleted.
         """
         with handles.listen_for_appends(self._handle, self._context) as appended:
-            pause, quiet_seconds = POLL_SECONDS[0], HEARTBEAT
+            shortest_pause, longest_pause = POLL_SECONDS
+            pause, quiet_seconds = shortest_pause, HEARTBEAT_SECONDS
             while not self._ended():
                 appended.clear()
                 has_events = False
@@ -124,11 +120,11 @@ class Followed:
                     has_events = True
                     yield event
                 if has_events:
-                    pause = POLL_SECONDS[0]
+                    pause = shortest_pause
                     continue
                 if not follow:
                     return
-                if quiet_seconds >= HEARTBEAT:
+                if quiet_seconds >= HEARTBEAT_SECONDS:
                     quiet_seconds = 0.0
                     yield None
                 try:
@@ -136,7 +132,7 @@ class Followed:
                         await appended.wait()
                 except TimeoutError:  # appends of other processes are only found by reading the log again
                     quiet_seconds += pause
-                    pause = min(POLL_SECONDS[1], pause * 1.5)
+                    pause = min(longest_pause, pause * 1.5)
 
     async def _new_events(self) -> AsyncGenerator[LogEvent]:
         """Yield the events since the cursor."""
@@ -150,9 +146,8 @@ class Followed:
             for entry in page.entries:
                 self.cursor = self.cursor.after_entry(entry.version)
                 yield LogEvent(cursor=str(self.cursor), entry=entry)
-                if (
-                    page.is_outdated
-                ):  # the client is slow: the next entries may have been erased since they were read
+                # If the client is slow, the next entries may have been erased since they were read.
+                if page.is_outdated:
                     break
         for job in jobs:  # by number: a reader that is cut off gets the rest when it reconnects
             self.cursor = self.cursor.after_job(job)

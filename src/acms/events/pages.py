@@ -22,6 +22,7 @@ from acms.storage import handles
 __all__ = ["FRESH", "PAGE_CHARS", "PAGE_ENTRIES", "Page", "PageReader", "Span", "page_reader"]
 
 PAGE_ENTRIES = 16
+"""Maximum entries of a page."""
 PAGE_CHARS = 65_536
 """Characters of text in a page, unless its first entry alone has more."""
 FRESH = 0.1
@@ -68,7 +69,8 @@ class PageReader:
 
     def __init__(self, storage: StorageBackend) -> None:
         self._storage = storage
-        self._one_at_a_time = asyncio.Lock()
+        #: Held while a page is read, so that one is read at a time.
+        self._read_lock = asyncio.Lock()
         #: Pages being read, and those read in the last `FRESH` seconds.
         self._pages: dict[tuple[Span, Redactor], asyncio.Future[Page]] = {}
 
@@ -78,10 +80,10 @@ class PageReader:
         reading = self._pages.get(key)
         if reading is None:
             reading = self._pages[key] = asyncio.ensure_future(self._load(span, redactor))
-            reading.add_done_callback(partial(self._keep, key))
+            reading.add_done_callback(partial(self._keep_while_fresh, key))
         return await asyncio.shield(reading)  # a stream that is cancelled does not end the read of the others
 
-    def _keep(self, key: tuple[Span, Redactor], reading: asyncio.Future[Page]) -> None:
+    def _keep_while_fresh(self, key: tuple[Span, Redactor], reading: asyncio.Future[Page]) -> None:
         """Keep a page while it is fresh; drop one that could not be read."""
         if reading.cancelled() or reading.exception() is not None:
             del self._pages[key]
@@ -93,24 +95,23 @@ class PageReader:
 
         `read` calls it once for all streams that ask for the page.
         """
-        async with self._one_at_a_time:
+        async with self._read_lock:
             stored = await self._storage.read(
                 span.context, after=span.after, at=span.version, limit=span.limit
             )
             stored = stored[: _count_fitting(stored)]
-            entries = await off_loop(
-                partial(redactor.redact_entries, stored), redactor.count_unredacted_characters(stored)
-            )
+            characters = redactor.count_unredacted_characters(stored)
+            entries = await off_loop(partial(redactor.redact_entries, stored), characters)
             return Page(entries=entries, read_at=monotonic())
 
 
 def _count_fitting(entries: Sequence[Entry]) -> int:
     """Return how many entries fit in a page: at least one."""
     characters = 0
-    for count, entry in enumerate(entries):
+    for entries_before, entry in enumerate(entries):
         characters += len(entry.content)
         if characters > PAGE_CHARS:
-            return max(count, 1)
+            return max(entries_before, 1)
     return len(entries)
 
 

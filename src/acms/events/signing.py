@@ -1,4 +1,4 @@
-"""Signatures of webhooks, as Standard Webhooks has them (standardwebhooks.com): HMAC-SHA256 under a shared secret."""
+"""Signatures of webhooks in the form of Standard Webhooks (standardwebhooks.com): HMAC-SHA256 with a shared secret."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from acms.log.encoding import Entropy
 
 __all__ = ["new_secret", "sign_request"]
 
-_PREFIX = "whsec_"
+_SECRET_PREFIX = "whsec_"
 
 
 def new_secret(entropy: Entropy) -> str:
-    """Return a new secret as its receiver keeps it: `whsec_` and base64."""
-    return _PREFIX + b64encode(entropy(32)).decode("ascii")
+    """Return a new secret of 32 random bytes, as `whsec_` and base64."""
+    return _SECRET_PREFIX + b64encode(entropy(32)).decode("ascii")
 
 
-def sign_request(secret: str, id: str, seconds: int, content: bytes) -> dict[str, str]:
-    """Return the header fields that let a receiver check a request: its id, when it was sent, and the signature."""
-    key = b64decode(secret.removeprefix(_PREFIX))
-    digest = hmac.new(key, f"{id}.{seconds}.".encode() + content, sha256).digest()
+def sign_request(secret: str, id: str, timestamp: int, content: bytes) -> dict[str, str]:
+    """Return the header fields with which a receiver verifies a request: its id, its time, and its signature.
+
+    `timestamp` is the time of sending, in seconds since 1970.
+    """
+    key = b64decode(secret.removeprefix(_SECRET_PREFIX))
+    signed_content = f"{id}.{timestamp}.".encode() + content
+    digest = hmac.new(key, signed_content, sha256).digest()
     return {
         "webhook-id": id,
-        "webhook-timestamp": str(seconds),
+        "webhook-timestamp": str(timestamp),
         "webhook-signature": f"v1,{b64encode(digest).decode('ascii')}",
     }

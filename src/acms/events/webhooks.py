@@ -34,6 +34,7 @@ __all__ = ["KINDS", "Progress", "Told", "Webhooks", "delivers_job_changes", "pro
 MAX_WEBHOOKS = 16
 """Maximum number of webhooks of a tenant."""
 URL_CHARS = 2048
+"""Maximum characters of an address."""
 Told: TypeAlias = Literal["message", "fact", "summary", "episode", "retraction", "job"]
 """The event kinds of webhooks: kinds of entries, and changes of jobs."""
 KINDS: tuple[Told, ...] = get_args(Told)
@@ -87,13 +88,13 @@ class Webhooks:
         webhook = Webhook(
             id=draw_token(self._entropy, 12),
             url=_validate_url(url, private),
-            events=tuple([kind for kind in KINDS if kind in kinds]),
+            events=tuple([kind for kind in KINDS if kind in kinds]),  # in a fixed order
             private=private,
             created_at=self._clock(),
         )
         secret = new_secret(self._entropy)
 
-        def change(entry: KVEntry | None) -> Json:
+        def add_row(entry: KVEntry | None) -> Json:
             rows = _read_rows(entry)
             if len(rows) >= MAX_WEBHOOKS:
                 raise ConflictError(
@@ -103,20 +104,19 @@ class Webhooks:
                 )
             return {**rows, webhook.id: {**encode_noun(webhook, wire=False), "secret": secret}}
 
-        await update_entry(self._kv, WEBHOOKS, change)
+        await update_entry(self._kv, WEBHOOKS, add_row)
         return webhook, secret
 
     async def list(self) -> list[Webhook]:
         """Return the webhooks, oldest first; never their secrets."""
         rows = _read_rows(await self._kv.get(WEBHOOKS))
-        return sorted(
-            [_parse_webhook(id, row) for id, row in rows.items()], key=lambda webhook: webhook.created_at
-        )
+        webhooks = [_parse_webhook(row) for row in rows.values()]
+        return sorted(webhooks, key=lambda webhook: webhook.created_at)
 
     async def find(self, id: str) -> tuple[Webhook, str] | None:
         """Return a webhook and its secret, for delivery, or None if there is none."""
         row = _read_rows(await self._kv.get(WEBHOOKS)).get(id)
-        return None if row is None else (_parse_webhook(id, row), row["secret"])
+        return None if row is None else (_parse_webhook(row), row["secret"])
 
     async def remove(self, id: str) -> None:
         """Remove a webhook and its secret; entries not delivered to it by now are never delivered.
@@ -124,23 +124,24 @@ class Webhooks:
         On SQLite the secret is gone from the file and its write-ahead log when this returns. If readers keep them, a
         warning is logged. `NotFoundError` if there is no such webhook.
         """
-        found = await self.find(id)
-        if found is None:
+        webhook_and_secret = await self.find(id)
+        if webhook_and_secret is None:
             raise _unknown_webhook_error(id)
+        _, secret = webhook_and_secret
 
-        def change(entry: KVEntry | None) -> Json:
+        def remove_row(entry: KVEntry | None) -> Json:
             return {other: row for other, row in _read_rows(entry).items() if other != id}
 
-        await update_entry(self._kv, WEBHOOKS, change)
+        await update_entry(self._kv, WEBHOOKS, remove_row)
         while True:
             page = await self._kv.list(_build_progress_key(id, ""), limit=validation.PAGE)
             for entry in page.entries:
                 await self._kv.delete(entry.key)
             if not page.entries:
                 break
-        await self._wipe(found[1])
+        await self._wipe_secret(secret)
 
-    async def _wipe(self, secret: str) -> None:
+    async def _wipe_secret(self, secret: str) -> None:
         """Remove the bytes of a removed secret from the files of the store, like those of an erased text."""
         storage = self._storage
         while isinstance(storage, WrapperStorage):
@@ -156,7 +157,7 @@ class Webhooks:
         Each continues with the first entry that was not accepted, so the order of the log holds. `NotFoundError` if
         there is no such webhook.
         """
-        await self._require_known(id)
+        await self._require_webhook(id)
         retried: list[Job] = []
         async for job in self._list_given_up(id):
             progress_key = progress_key_of(job)
@@ -182,7 +183,7 @@ class Webhooks:
             if after is None:
                 return
 
-    # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def progress(self, id: str, progress_key: str) -> Progress | None:
         """Return how far a log or its jobs (see `progress_key_of`) were delivered, or None before the first one."""
@@ -193,7 +194,7 @@ class Webhooks:
         """Store how far a log was delivered, or its jobs."""
         await self._kv.set(_build_progress_key(id, progress_key), encode_noun(progress, wire=False))
 
-    async def _require_known(self, id: str) -> None:
+    async def _require_webhook(self, id: str) -> None:
         if id not in _read_rows(await self._kv.get(WEBHOOKS)):
             raise _unknown_webhook_error(id)
 
@@ -216,8 +217,9 @@ def _read_rows(entry: KVEntry | None) -> dict[str, Any]:
     return {} if entry is None else dict(entry.data)
 
 
-def _parse_webhook(id: str, row: Mapping[str, Any]) -> Webhook:
-    return decode_noun(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
+def _parse_webhook(row: Mapping[str, Any]) -> Webhook:
+    without_secret = {name: value for name, value in row.items() if name != "secret"}
+    return decode_noun(Webhook, without_secret, wire=False)
 
 
 def _build_progress_key(id: str, progress_key: str) -> str:
@@ -225,7 +227,7 @@ def _build_progress_key(id: str, progress_key: str) -> str:
 
 
 def _validate_url(url: str, private: bool) -> str:
-    """Return the address of a webhook; errors do not repeat the address, as it may contain a password."""
+    """Return a valid address of a webhook; errors do not repeat the address, because it may contain a password."""
     text = validation.validate_text(url, "url", limit=URL_CHARS)
     malformed = ValidationError("is not an address such as https://example.com/hook", field="url")
     try:

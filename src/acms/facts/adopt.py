@@ -1,7 +1,7 @@
 """Adoption: a fork receives the facts that its parent distilled from their common entries after the fork was made.
 
-Late entries are those that the parent appended after the fork. Runs are the entries that the fork inherited, as
-(owner, first version, last version). A mark is a summary that records that an episode was reflected on.
+*Late* entries are those that the parent appended after the fork. A *mark* is a summary that records that an episode was
+reflected on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
 
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
@@ -36,28 +35,36 @@ from acms.ports import StorageBackend
 from acms.storage.append_rules import split_segments
 from acms.write.episodes import is_mark
 
+ADOPT = "adopt"
+"""Kind of the job."""
+_MAX_CHECKED_INLINE = 32
+"""Late entries that a fork checks itself, on the event loop; if there are more, a job checks them."""
+_ADOPTABLE_KINDS = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 _DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
+Segment = tuple[str, int, int]
+"""Entries that a fork inherited: their owner, and the first and last version."""
 
-def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
-    """Return whether an entry is in one of some (owner, first version, last version) runs."""
+
+def is_inherited(id: str, segments: Iterable[Segment]) -> bool:
+    """Return whether an entry is in one of the inherited segments."""
     parsed = parse_entry_id(id)
     if parsed is None:
         return False
     context, version = parsed
-    return any(owner == context and first <= version <= last for owner, first, last in runs)
+    return any(owner == context and first <= version <= last for owner, first, last in segments)
 
 
-def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
+def filter_adoptable(late: Iterable[Entry], segments: Sequence[Segment], fork: int) -> list[Entry]:
     """Select the late entries of a parent that a fork may adopt: they cite only inherited entries and facts.
 
     These are facts, retractions that end a fact, and marks of episodes that were reflected on. `fork` is the last
     version that both share. Whether the cited facts come from inherited entries is checked by `filter_grounded`.
     """
-    return [entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, runs, fork)]
+    return [entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, segments, fork)]
 
 
-def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int) -> bool:
+def _is_adoptable(entry: Entry, segments: Sequence[Segment], fork: int) -> bool:
     """Return whether an entry is of a kind that a fork adopts, and cites only inherited entries and facts."""
     if entry.kind is Kind.SUMMARY:
         if not is_mark(entry) or entry.covers is None:
@@ -68,11 +75,11 @@ def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int)
         return False
     if not entry.sources:
         return False
-    return all(is_inherited(id, runs) or id.startswith("f_") for id in entry.sources)
+    return all(is_inherited(id, segments) or id.startswith("f_") for id in entry.sources)
 
 
 def filter_grounded(
-    entries: Iterable[Entry], cited: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
+    entries: Iterable[Entry], cited: Mapping[str, Entry | None], segments: Sequence[Segment]
 ) -> list[Entry]:
     """Select the entries that derive from inherited entries alone, directly or through other facts.
 
@@ -80,22 +87,21 @@ def filter_grounded(
     cites an erased one is left out.
     """
     ungrounded: set[str] = set()
-    not_inherited: list[Entry] = []
+    late_facts: list[Entry] = []
     for id, entry in cited.items():
         if entry is None or entry.state is State.ERASED:
             ungrounded.add(id)
-        if entry is None or is_inherited(id, runs):
-            continue
-        not_inherited.append(entry)
-        if entry.kind is not Kind.FACT or not entry.sources:
-            ungrounded.add(entry.id)
-    # An entry that cites an ungrounded one is ungrounded too: repeat until no more are found.
-    previous_size = -1
-    while previous_size != len(ungrounded):
-        previous_size = len(ungrounded)
-        for entry in not_inherited:
-            if ungrounded.intersection(entry.sources):
-                ungrounded.add(entry.id)
+        elif not is_inherited(id, segments):
+            if entry.kind is Kind.FACT and entry.sources:
+                late_facts.append(entry)
+            else:
+                ungrounded.add(id)
+    # A fact that cites an ungrounded entry is ungrounded too: repeat until no more are found.
+    while True:
+        newly_found = {fact.id for fact in late_facts if not ungrounded.isdisjoint(fact.sources)}
+        if newly_found <= ungrounded:
+            break
+        ungrounded |= newly_found
     grounded: list[Entry] = []
     for entry in entries:
         has_grounded_sources = entry.sources and ungrounded.isdisjoint(entry.sources)
@@ -159,7 +165,7 @@ def draft_adoptions(
     episode that had not ended there. Entries that were adopted before are left out. So are entries about which the fork
     has decided itself: it replaced the same entries, filled the same address, or reflected on the same episode.
     """
-    cited_ids = {id for entry in own_entries for id in entry.sources}
+    adopted_ids = {id for entry in own_entries for id in entry.sources}
     active_facts = [
         entry
         for entry in own_entries
@@ -170,17 +176,16 @@ def draft_adoptions(
     drafts: list[Draft] = []
     for entry in entries:
         replaces = clip_spans(entry.replaces, fork_version)
+        if entry.id in adopted_ids or _is_replaced_after(replaces, replacements, fork_version):
+            continue
         if entry.kind is Kind.SUMMARY:
             continues_in_fork = entry.episode >= open_episode
-            is_needless = entry.episode in reflected_episodes or continues_in_fork
+            if continues_in_fork or entry.episode in reflected_episodes:
+                continue
         elif entry.kind is Kind.RETRACTION:
-            # Without a span, it ended only entries that the fork never had.
-            is_needless = not replaces or _is_replaced_after(replaces, replacements, fork_version)
-        else:
-            is_exclusive = entry.data.get("cardinality") == "one"
-            is_filled = is_exclusive and address_of(entry) in filled_addresses
-            is_needless = is_filled or _is_replaced_after(replaces, replacements, fork_version)
-        if entry.id in cited_ids or is_needless:
+            if not replaces:  # it ended only entries that the fork never had
+                continue
+        elif entry.data.get("cardinality") == "one" and address_of(entry) in filled_addresses:
             continue
         draft = Draft(**{name: getattr(entry, name) for name in _DRAFT_FIELDS})
         sources = (*entry.sources, entry.id)
@@ -203,28 +208,22 @@ def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
     return tuple((first, min(last, upto)) for first, last in spans if first <= upto)
 
 
-ADOPT = "adopt"
-_MAX_CHECKED_INLINE = 32
-"""Late entries that a fork checks itself, on the event loop; if there are more, a job checks them."""
-_NEWEST_MESSAGES = 32
-"""Entries in which the newest message of a fork is searched: few edits follow a message."""
-_ADOPTABLE_KINDS = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
-
-
 async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
     """Enqueue an adoption job if the parent has late entries for a fork; return whether a job was enqueued."""
     fork = child.fork or 0
     late = await storage.read(parent, kinds=_ADOPTABLE_KINDS, after=fork, limit=_MAX_CHECKED_INLINE)
-    adoptable = filter_adoptable(late, _inherited_runs(child), fork)
     if len(late) < _MAX_CHECKED_INLINE:  # otherwise the job checks all of them
+        adoptable = filter_adoptable(late, _list_inherited_segments(child), fork)
         if not adoptable:
             return False
         own_entries = await storage.read(child.id, kinds=_ADOPTABLE_KINDS, after=fork)
-        cited_ids = {id for entry in own_entries for id in entry.sources}
-        if cited_ids.issuperset(entry.id for entry in adoptable):
-            return False  # the fork has adopted all of them before
+        adopted_ids = {id for entry in own_entries for id in entry.sources}
+        if adopted_ids.issuperset(entry.id for entry in adoptable):
+            return False
     job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
-    _unwrap_result(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
+    (result,) = await storage.append([Append(context=child.id, drafts=(), jobs=(job,))])
+    if isinstance(result, ACMSError):
+        raise result
     return True
 
 
@@ -235,11 +234,11 @@ async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Fail
     """
     try:
         has_adopted = await adopt_late(storage, lease.job.context, lease)
-        return (
-            None if has_adopted else Done(reason="the parent learned nothing later that the fork has to know")
-        )
     except SessionNotFoundError as error:
         return Failed(error=str(error), cancelled=True)
+    if has_adopted:
+        return None
+    return Done(reason="the parent learned nothing later that the fork has to know")
 
 
 async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
@@ -255,9 +254,8 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         late = await _read_late_entries(storage, child)
         own_entries = await storage.read(child.id, at=head.version, kinds=_ADOPTABLE_KINDS, after=child.fork)
         replacements = await read.replacements_at(storage, child.id, head, head.version)
-        drafts = draft_adoptions(
-            late, own_entries, replacements, child.fork, await _open_episode(storage, child)
-        )
+        open_episode = await _find_open_episode(storage, child)
+        drafts = draft_adoptions(late, own_entries, replacements, child.fork, open_episode)
         if not drafts:
             return False
         expect = Expect(rewrites=head.rewrites)
@@ -265,31 +263,32 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         (result,) = await storage.append([append])
         if type(result) is ConflictError:
             continue  # something was replaced or erased meanwhile: look again
-        receipt = _unwrap_result(result)
+        if isinstance(result, ACMSError):
+            raise result
         log_event(logging.INFO, "adopted", context=child.id, entries=len(drafts))
-        return not receipt.repeated
+        return not result.repeated
 
 
 async def _read_late_entries(storage: StorageBackend, child: Context) -> list[Entry]:
     """Return the parent's late entries that derive from inherited entries alone and would be active in the fork."""
     assert child.parent is not None
     assert child.fork is not None
-    runs = _inherited_runs(child)
+    segments = _list_inherited_segments(child)
     head = await storage.head(child.parent)
     late = await storage.read(child.parent, at=head.version, kinds=_ADOPTABLE_KINDS, after=child.fork)
-    adoptable = filter_adoptable(late, runs, child.fork)
+    adoptable = filter_adoptable(late, segments, child.fork)
     if not adoptable:
         return []
-    cited = await _read_cited_entries(storage, adoptable, runs)
+    cited = await _read_cited_entries(storage, adoptable, segments)
     replacing = await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else []
-    grounded = filter_grounded(adoptable, cited, runs)
+    grounded = filter_grounded(adoptable, cited, segments)
     return filter_active(grounded, late, replacing, child.fork)
 
 
 async def _read_cited_entries(
-    storage: StorageBackend, citing: Sequence[Entry], runs: Sequence[tuple[str, int, int]]
+    storage: StorageBackend, citing: Sequence[Entry], segments: Sequence[Segment]
 ) -> dict[str, Entry | None]:
-    """Read by id every entry that some entries cite, directly or through facts that are not in the runs."""
+    """Read by id every entry that some entries cite, directly or through facts that are not inherited."""
     cited: dict[str, Entry | None] = {}
     pending = {id for entry in citing for id in entry.sources}
     while pending:
@@ -298,32 +297,25 @@ async def _read_cited_entries(
         cited.update(zip(ids, entries, strict=True))
         pending = set()
         for entry in entries:
-            if entry is not None and entry.kind is Kind.FACT and not is_inherited(entry.id, runs):
+            if entry is not None and entry.kind is Kind.FACT and not is_inherited(entry.id, segments):
                 pending.update(entry.sources)
         pending -= cited.keys()
     return cited
 
 
-async def _open_episode(storage: StorageBackend, child: Context) -> int:
+async def _find_open_episode(storage: StorageBackend, child: Context) -> int:
     """Return the ordinal of the first episode that had not ended where a fork begins."""
-    entries = await storage.read(
-        child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=_NEWEST_MESSAGES
-    )
-    turns = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
-    if not turns:
+    # The newest message is among the last entries, because few edits follow a message.
+    entries = await storage.read(child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=32)
+    messages = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
+    if not messages:
         return 0
-    newest = turns[-1]
+    newest = messages[-1]
     closed = {entry.episode for entry in entries if entry.kind is Kind.EPISODE}
     if newest.closes is not None or newest.episode in closed:
         return newest.episode + 1
     return newest.episode
 
 
-def _inherited_runs(child: Context) -> list[tuple[str, int, int]]:
+def _list_inherited_segments(child: Context) -> list[Segment]:
     return split_segments(child.id, child.lineage, 1, child.fork or 0)
-
-
-def _unwrap_result(result: Any) -> Any:
-    if isinstance(result, ACMSError):
-        raise result
-    return result

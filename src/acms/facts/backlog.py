@@ -1,7 +1,7 @@
 """Backlog of reflection: which closed episodes a reflector reads next, its input, and the parsing of its answer.
 
-Pure functions, independent of the reflector. A *mark*, a summary that replaces nothing, records how far a log was
-reflected on; it is the only state. An episode that is too short is read together with the next one.
+The functions are pure and independent of the reflector. A *mark*, a summary that replaces nothing, records how far a
+log was reflected on; it is the only state. An episode that is too short is read together with the next one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_KNOWN_FACTS = 40
 
 
 def has_seed_signature(reflector: Any) -> bool:
-    """Return whether a reflector has the signature `reflect(episode, turns)`: two required arguments."""
+    """Return whether a reflector has the older signature `reflect(episode, turns)`: two required arguments."""
     try:
         parameters = inspect.signature(reflector.reflect).parameters.values()
     except (TypeError, ValueError):
@@ -43,7 +43,7 @@ def has_seed_signature(reflector: Any) -> bool:
     return len(required) == 2
 
 
-# ── how far it was reflected on ─────────────────────────────────────────────────────────────────────────────────────
+# ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,18 @@ class Progress:
     mark: Entry | None = None
 
 
-def find_progress(newest: Iterable[Entry]) -> Progress:
-    """Return how far a log was reflected on; `newest` are its newest summaries, active or not."""
-    marks = [entry for entry in newest if is_mark(entry) and entry.covers is not None]
+def find_progress(newest_summaries: Iterable[Entry]) -> Progress:
+    """Return how far a log was reflected on, from its newest summaries, active or not."""
+    marks = [entry for entry in newest_summaries if is_mark(entry) and entry.covers is not None]
     if not marks:
         return Progress()
     # An adopted mark may come after one of a later episode.
     mark = max(marks, key=lambda entry: (entry.episode, entry.version))
     assert mark.covers is not None
+    last = mark.covers[1]
     # An erased mark has lost its data; its episode and `covers` stay.
-    return Progress(mark.episode, mark.covers[1], int(mark.data.get("upto", mark.covers[1])), mark)
+    upto = int(mark.data.get("upto", last))
+    return Progress(episode=mark.episode, last=last, upto=upto, mark=mark)
 
 
 # ── the next episodes ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,18 +138,10 @@ def find_next_batch(
     since then. `before` is the progress so far, and `upto` the version up to which edits are read with this batch. With
     `force` no episode is too short, and edits alone are enough.
     """
-    new_edits = _select_new_edits(edits, replacements, before)
+    new_edits = _select_unread_edits(edits, replacements, before)
     if force:
         limits = replace(limits, min_messages=1)
-    chosen: list[Episode] = []
-    messages, tokens = len(new_edits), sum(edit.tokens for edit in new_edits)
-    for group in _group_episodes(build_episodes(context, entries), before.episode, limits.min_messages):
-        messages += sum(episode.messages for episode in group)
-        tokens += sum(episode.tokens for episode in group)
-        is_too_large = messages > limits.max_messages or tokens > limits.max_tokens
-        if chosen and is_too_large:  # the first group is read however large it is
-            break
-        chosen += group
+    chosen = _choose_episodes(build_episodes(context, entries), new_edits, before, limits)
     edits_are_enough = force and bool(new_edits)
     if not chosen and not edits_are_enough:
         return None
@@ -162,42 +156,58 @@ def find_next_batch(
     return Batch(edits=tuple(new_edits), parts=tuple(parts), upto=upto, before=before)
 
 
-def _select_new_edits(edits: Iterable[Entry], replacements: Replacements, before: Progress) -> list[Entry]:
+def _choose_episodes(
+    episodes: Iterable[Episode], edits: Sequence[Entry], before: Progress, limits: Limits
+) -> list[Episode]:
+    """Return the closed episodes after the progress that fit the limits, together with the edits."""
+    chosen: list[Episode] = []
+    messages, tokens = len(edits), sum(edit.tokens for edit in edits)
+    for group in _group_episodes(episodes, before.episode, limits.min_messages):
+        messages += sum(episode.messages for episode in group)
+        tokens += sum(episode.tokens for episode in group)
+        is_too_large = messages > limits.max_messages or tokens > limits.max_tokens
+        if chosen and is_too_large:  # the first group is read however large it is
+            break
+        chosen += group
+    return chosen
+
+
+def _select_unread_edits(edits: Iterable[Entry], replacements: Replacements, before: Progress) -> list[Entry]:
     """Return the active edits of episodes that were reflected on which no reflector has read yet."""
     selected: list[Entry] = []
     for edit in edits:
-        is_new = edit.version > before.upto and replacements.replaced_by(edit.version) is None
-        if is_new and 0 < edit.episode <= before.episode and _is_readable(edit):
+        is_new = edit.version > before.upto
+        is_active = replacements.replaced_by(edit.version) is None
+        episode_was_read = 0 < edit.episode <= before.episode
+        if is_new and is_active and episode_was_read and _is_readable(edit):
             selected.append(edit)
     return selected
 
 
 def _group_episodes(episodes: Iterable[Episode], after: int, min_messages: int) -> list[list[Episode]]:
-    """Group the closed episodes after an ordinal; each group has at least `min_messages`, and a shorter rest waits."""
+    """Group the closed episodes after an ordinal so that each group has at least `min_messages`; a rest is left out."""
     groups: list[list[Episode]] = []
-    waiting: list[Episode] = []
+    group: list[Episode] = []
     for episode in episodes:
         if episode.ordinal <= after or episode.status is not EpisodeStatus.CLOSED:
             continue
-        waiting.append(episode)
-        if sum(each.messages for each in waiting) >= min_messages:
-            groups.append(waiting)
-            waiting = []
+        group.append(episode)
+        if sum(member.messages for member in group) >= min_messages:
+            groups.append(group)
+            group = []
     return groups
 
 
 def _is_readable(entry: Entry) -> bool:
+    """Return whether a reflector may read an entry: it has content and is not blocked."""
     return entry.state is State.LIVE and entry.privacy is not Privacy.BLOCK
 
 
 def is_batch_current(batch: Batch, replacements: Replacements, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries of a batch are still active and have content; `current` are the stored entries."""
     for entry, stored in zip(batch.entries, current, strict=True):
-        if (
-            stored is None
-            or stored.state is not State.LIVE
-            or replacements.replaced_by(entry.version) is not None
-        ):
+        has_content = stored is not None and stored.state is State.LIVE
+        if not has_content or replacements.replaced_by(entry.version) is not None:
             return False
     return True
 
@@ -213,7 +223,7 @@ def superseded_ids_by_version(batch: Batch, replacements: Replacements) -> dict[
 
 
 def build_turn(entry: Entry, text: str) -> Turn:
-    """Return a message as a reflector reads it."""
+    """Return the turn that a reflector reads for a message; `text` is its redacted content."""
     return Turn(
         speaker=resolve_speaker(entry.actor, entry.role) or Role.USER.value,
         text=text,
@@ -254,12 +264,12 @@ class SeedEpisode(Episode):
         return self.messages
 
 
-def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
+def build_seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
     """Return a message for `reflect(episode, turns)`."""
-    plain = build_turn(entry, text)
-    values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(Turn)}
+    turn = build_turn(entry, text)
+    turn_fields: dict[str, Any] = {field.name: getattr(turn, field.name) for field in fields(Turn)}
     return SeedTurn(
-        **values,
+        **turn_fields,
         id=entry.id,
         session_id=context.key or context.id,
         episode_id=episode_id(context.id, entry.episode),
@@ -270,7 +280,7 @@ def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
 
 
 def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fact, ...]:
-    """Return the facts for a reflector: all of them, or if they are too many, those with most words of the turns."""
+    """Return the facts that a reflector reads: those that share most words with the turns if there are too many."""
     if len(facts) <= MAX_KNOWN_FACTS:
         return tuple(facts)
     words: set[str] = set()
@@ -284,7 +294,7 @@ def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fa
     return tuple(sorted(facts, key=count_shared_words, reverse=True)[:MAX_KNOWN_FACTS])
 
 
-def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
+def build_seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
     """Join the episodes of some parts into one for `reflect(episode, turns)`.
 
     The result is the last episode, extended to begin with the first.
@@ -297,15 +307,15 @@ def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
         tokens=sum(part.episode.tokens for part in parts),
         started_at=first.started_at,
     )
-    values: dict[str, Any] = {field.name: getattr(whole, field.name) for field in fields(Episode)}
-    return SeedEpisode(**values, session_id=context.key or context.id, metadata=EMPTY)
+    episode_fields: dict[str, Any] = {field.name: getattr(whole, field.name) for field in fields(Episode)}
+    return SeedEpisode(**episode_fields, session_id=context.key or context.id, metadata=EMPTY)
 
 
-# ── marks and answers ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── marks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def summary_tokens(tokens: int) -> int:
-    """Return the maximum tokens of a summary of a text with a number of tokens."""
+def limit_summary_tokens(tokens: int) -> int:
+    """Return the maximum tokens of a summary of a text that has `tokens`."""
     return max(LEAST, tokens // SHORTER)
 
 
@@ -353,7 +363,7 @@ def draft_extended_mark(batch: Batch, now: datetime) -> Draft:
 # ── answers of a reflector ──────────────────────────────────────────────────────────────────────────────────────────
 
 MAX_PROPOSALS = 1_000
-"""Proposals of one answer that are read: many times those of any useful answer."""
+"""Maximum proposals of one answer that are read: many times more than a useful answer has."""
 
 
 def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
@@ -373,10 +383,10 @@ def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
         proposals = ()
     readable: list[Proposal] = []
     for number, item in enumerate(proposals[:MAX_PROPOSALS], 1):
-        proposal = _proposal_of_fact(item, versions) if isinstance(item, Fact) else item
+        proposal = _convert_fact_to_proposal(item, versions) if isinstance(item, Fact) else item
         fault = find_type_error(proposal)
         if fault is None:
-            readable.append(_clean_proposal(proposal))
+            readable.append(_sanitize_proposal(proposal))
         else:
             unreadable.append(f"proposal {number}: {fault}")
     if len(proposals) > MAX_PROPOSALS:
@@ -385,7 +395,7 @@ def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
 
 
 def _parse_reports(answer: Any) -> Reflection:
-    """Return an answer without its proposals: its summary, and its reports of rejected and unreadable proposals."""
+    """Return the summary of an answer and its reports of rejected and unreadable proposals, without the proposals."""
     summary: str | None = None
     unreadable: list[str] = []
     rejected: tuple[Decision, ...] = ()
@@ -394,14 +404,15 @@ def _parse_reports(answer: Any) -> Reflection:
     elif answer.summary is not None:
         unreadable.append(f"summary is a {type(answer.summary).__name__}")
     if isinstance(answer.unreadable, tuple | list):
-        unreadable += [sanitize_summary(text)[:500] for text in answer.unreadable if isinstance(text, str)]
+        reports = [text for text in answer.unreadable if isinstance(text, str)]
+        unreadable += [sanitize_summary(report)[:500] for report in reports]  # characters that a log can show
     if isinstance(answer.rejected, tuple | list):
         rejected = tuple(decision for decision in answer.rejected if isinstance(decision, Decision))
     return Reflection(summary=summary, unreadable=tuple(unreadable), rejected=rejected)
 
 
-def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
-    """Return the proposal to add a fact that a reflector returned."""
+def _convert_fact_to_proposal(fact: Fact, versions: Mapping[str, int]) -> Any:
+    """Return the proposal to add a fact that a reflector returned instead of a proposal."""
     sources: Any = fact.sources
     if isinstance(sources, tuple | list):  # any other value stays, and is reported as unreadable
         sources = tuple(versions[id] for id in sources if isinstance(id, str) and id in versions)
@@ -410,7 +421,7 @@ def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
         subject=fact.subject,
         attribute=fact.attribute,
         value=fact.value,
-        # "many" is the default of a fact, and may not be meant: None lets the other facts at the address decide.
+        # "many" may be only the default of the class: with None the other facts at the address decide.
         cardinality="one" if fact.cardinality == "one" else None,
         fact_type=fact.fact_type,
         confidence=fact.confidence,
@@ -422,7 +433,7 @@ def _proposal_of_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
     )
 
 
-def _clean_proposal(proposal: Proposal) -> Proposal:
+def _sanitize_proposal(proposal: Proposal) -> Proposal:
     """Return a proposal whose texts are sanitized like summaries."""
     texts: dict[str, Any] = {name: sanitize_summary(getattr(proposal, name)) for name in TEXT_FIELDS}
     fact_id = None if proposal.fact_id is None else sanitize_summary(proposal.fact_id)

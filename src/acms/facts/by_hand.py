@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from acms.errors import ACMSError, ConflictError, PreconditionError, ValidationError
 from acms.facts import faults, request
-from acms.facts.consolidate import Consolidation, Rules, stated_period
+from acms.facts.consolidate import Consolidation, FactLimits, stated_period
 from acms.facts.request import ensure_profile
 from acms.facts.statements import fold_text
 from acms.knowledge import Cardinality, Fact, Proposal, Scope
@@ -28,7 +28,8 @@ from acms.recall.index_cache import record_new_profile
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
 
-_Choose = Callable[[Sequence[Fact]], list[Proposal]]
+_ProposeChanges = Callable[[Sequence[Fact]], list[Proposal]]
+"""Returns the changes to make to the active facts of a log."""
 
 
 def build_proposal(
@@ -44,9 +45,11 @@ def build_proposal(
 
     `texts` has the subject, the attribute and the value, in this order.
     """
-    redacted = [_redact_text(shared, _check_text(text, field)) for field, text in texts.items()]
+    redacted = [_redact_text(shared, _validate_text(text, field)) for field, text in texts.items()]
     subject, attribute, value = redacted
-    aliases = [_redact_text(shared, _check_text(name, "names")) for name in _check_list(names, "names")]
+    aliases: list[str] = []
+    for name in _validate_list(names, "names"):
+        aliases.append(_redact_text(shared, _validate_text(name, "names")))
     _check_address(subject, attribute)
     if cardinality not in ("one", "many"):
         raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
@@ -79,7 +82,7 @@ async def store_fact(
     if expected is not None:
         validation.validate_integer(expected, "expected")
     context = await shared.ensure()
-    ids = _check_list(sources, "sources")
+    ids = _validate_list(sources, "sources")
     messages = [await shared.entry(context, None, id, newest=True) for id in ids]
     if any(entry.kind is not Kind.MESSAGE for entry in messages):
         raise ValidationError("must be ids or keys of messages", field="sources")
@@ -91,11 +94,11 @@ async def store_fact(
     #: Id of the active fact that states exactly the same.
     same_id = ""
 
-    def choose(active_facts: Sequence[Fact]) -> list[Proposal]:
+    def propose_changes(active_facts: Sequence[Fact]) -> list[Proposal]:
         nonlocal same_id
-        at_address = _facts_at_address(active_facts, stated.subject, stated.attribute)
-        with_same_value = _facts_with_same_value(at_address, stated)
-        same_id = _find_exact_fact(with_same_value, stated, messages)
+        at_address = _select_at_address(active_facts, stated.subject, stated.attribute)
+        with_same_value = _select_with_same_value(at_address, stated)
+        same_id = _find_same_fact_id(with_same_value, stated, messages)
         if same_id:
             return []
         newest = max((fact.version for fact in at_address), default=0)
@@ -111,23 +114,24 @@ async def store_fact(
                 return [replace(stated, action="update", fact_id=older.id)]
         return [stated]
 
-    added_ids = await _append_changes(shared, context, choose, messages)
+    added_ids = await _append_changes(shared, context, propose_changes, messages)
     fact_id = added_ids[0] if added_ids else same_id
     facts = await request.read_facts(shared.storage, context, None, history=True, redactor=shared.redactor)
     return next(fact for fact in facts if fact.id == fact_id)
 
 
-def _facts_with_same_value(facts: Iterable[Fact], stated: Proposal) -> list[Fact]:
+def _select_with_same_value(facts: Iterable[Fact], stated: Proposal) -> list[Fact]:
     """Return the facts that state the same value for a period in common."""
     value, period = fold_text(stated.value), stated_period(stated)
     return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).overlaps(period)]
 
 
-def _find_exact_fact(facts: Sequence[Fact], stated: Proposal, messages: Iterable[Entry]) -> str:
-    """Return the id of the newest of some facts with the names and the period of a stated fact and no doubt, or "".
+def _find_same_fact_id(facts: Sequence[Fact], stated: Proposal, messages: Iterable[Entry]) -> str:
+    """Return the id of the newest fact that already states exactly the same, or "" if there is none.
 
-    The facts have the value of the stated fact. If one of its source `messages` is cited by none of them, the result is
-    also "", because stating the fact again adds that source.
+    All of the `facts` have the stated value. A fact states the same if it also has the same names and the same period,
+    and is not in doubt. If none of the facts cites one of the source `messages`, the result is "", because stating the
+    fact again adds that source.
     """
     cited_ids: set[str] = set()
     for fact in facts:
@@ -143,7 +147,7 @@ def _find_exact_fact(facts: Sequence[Fact], stated: Proposal, messages: Iterable
 
 async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, scope: Scope) -> list[Fact]:
     """Withdraw the active facts at an address and return them; an empty list if there are none."""
-    subject, attribute = _check_text(subject, "subject"), _check_text(attribute, "attribute")
+    subject, attribute = _validate_text(subject, "subject"), _validate_text(attribute, "attribute")
     _check_address(subject, attribute)
     _check_scope(scope, shared.namespace)
     context = await shared.find()
@@ -154,11 +158,11 @@ async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, sc
         return []
     withdrawn_ids: list[str] = []
 
-    def choose(active_facts: Sequence[Fact]) -> list[Proposal]:
-        withdrawn_ids[:] = [fact.id for fact in _facts_at_address(active_facts, subject, attribute)]
+    def propose_changes(active_facts: Sequence[Fact]) -> list[Proposal]:
+        withdrawn_ids[:] = [fact.id for fact in _select_at_address(active_facts, subject, attribute)]
         return [Proposal(action="remove", fact_id=id) for id in withdrawn_ids]
 
-    await _append_changes(shared, context, choose, ())
+    await _append_changes(shared, context, propose_changes, ())
     facts = await request.read_facts(shared.storage, context, None, history=True, redactor=shared.redactor)
     return [fact for fact in facts if fact.id in withdrawn_ids]
 
@@ -176,14 +180,14 @@ def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
 
 
 async def _append_changes(
-    shared: SharedSession, context: str, choose: _Choose, messages: Sequence[Entry]
+    shared: SharedSession, context: str, propose_changes: _ProposeChanges, messages: Sequence[Entry]
 ) -> tuple[str, ...]:
-    """Append the changes that `choose` proposes for the active facts of a log, and return their ids.
+    """Append the changes proposed for the active facts of a log, and return the ids of the new entries.
 
-    `messages` are the sources that the caller named. After a conflict `choose` is called again.
+    `messages` are the sources that the caller named. After a conflict `propose_changes` is called again.
     """
     storage, config = shared.storage, shared.config.reflection
-    limits = Rules(
+    limits = FactLimits(
         min_confidence=0.0,
         max_facts=config.max_active_facts,
         max_tokens=config.max_fact_tokens,
@@ -192,11 +196,12 @@ async def _append_changes(
     while True:
         head = await storage.head(context)
         log = await request.read_active_facts(storage, context, head)
-        proposals = choose(log.facts)
+        proposals = propose_changes(log.facts)
         if not proposals:
             return ()
         # Two identical statements at the same state of the log have the same key, so the second appends nothing.
-        key = f"state:{head.rewrites}-{log.entries[-1].version if log.entries else 0}"
+        newest_version = log.entries[-1].version if log.entries else 0
+        key = f"state:{head.rewrites}-{newest_version}"
         consolidation = Consolidation(
             proposals,
             log.facts,
@@ -207,12 +212,12 @@ async def _append_changes(
             key=key,
             stated_by=Origin.USER,
         )
-        plan = consolidation.build_drafts(await storage.get(consolidation.cited_ids))
-        for decision in plan.decisions:
+        consolidated = consolidation.build_drafts(await storage.get(consolidation.cited_ids))
+        for decision in consolidated.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
         # Of two concurrent statements for one address the second is decided again, so that it replaces the first.
-        append = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
+        append = Append(context=context, drafts=consolidated.drafts, expect=Expect(version=head.version))
         (result,) = await storage.append([append])
         if type(result) is ConflictError and (await storage.head(context)).version != head.version:
             continue
@@ -221,7 +226,7 @@ async def _append_changes(
         return result.ids
 
 
-def _facts_at_address(facts: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
+def _select_at_address(facts: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
     address = log_facts.normalize_address(subject, attribute)
     return [fact for fact in facts if log_facts.normalize_address(fact.subject, fact.attribute) == address]
 
@@ -230,7 +235,7 @@ async def _check_not_private(shared: SharedSession, context: str) -> None:
     """Raise `ConflictError` if a session is private: it must not state facts of its namespace."""
     if (await shared.storage.context(context)).settings.get(PRIVATE):
         raise ConflictError(
-            f"{shared.session_id!r} is private: what is stated in it is not for its namespace",
+            f"{shared.session_id!r} is private: its facts are not shared with its namespace",
             retryable=False,
             options=('state it with scope="session"', "state it in a session that is not private"),
         )
@@ -250,13 +255,15 @@ def _check_address(subject: str, attribute: str) -> None:
             raise ValidationError("must have a letter or a digit", field=field)
 
 
-def _check_list(values: Sequence[str], field: str) -> Sequence[str]:
+def _validate_list(values: Sequence[str], field: str) -> Sequence[str]:
+    """Return the values if they are a list; raise `ValidationError` for a single text or another type."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise ValidationError(f"must be a list, not {type(values).__name__}", field=field)
     return values
 
 
-def _check_text(text: str, field: str) -> str:
+def _validate_text(text: str, field: str) -> str:
+    """Return a text without spaces around it; raise `ValidationError` if it is empty or too long for its field."""
     max_chars = faults.MAX_VALUE_BYTES if field == "value" else faults.MAX_LABEL_CHARS
     stripped = validation.validate_text(text, field, limit=faults.MAX_VALUE_BYTES).strip()
     if not stripped or len(stripped) > max_chars:
@@ -265,7 +272,7 @@ def _check_text(text: str, field: str) -> str:
 
 
 def _redact_text(shared: SharedSession, text: str) -> str:
-    """Return a text as it may be stored: redacted if texts are redacted before they are stored."""
+    """Return a text, redacted if the configuration redacts texts before they are stored."""
     privacy = shared.config.privacy
     if not privacy.redact_before_persist:
         return text

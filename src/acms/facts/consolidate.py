@@ -13,7 +13,13 @@ from datetime import datetime
 from hashlib import sha256
 
 from acms.facts.faults import find_fault, to_utc
-from acms.facts.statements import find_outdated_messages, fold_text, sentences_of_fact, states_fact
+from acms.facts.statements import (
+    Words,
+    find_outdated_messages,
+    find_sentences_of_fact,
+    fold_text,
+    states_fact,
+)
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
 from acms.log import trust
 from acms.log.doubt import MENTIONS, sentence_names
@@ -29,10 +35,13 @@ MAX_ROUNDS = 8
 _STRICTEST_FIRST = (Privacy.BLOCK, Privacy.REDACT, Privacy.ALLOW)
 _MARKERS = frozenset(marker.value for marker in MarkerType)
 
+_StatedValues = dict[object, Words]
+"""Folded values, by the id of their fact, by their exclusive address, and by (address, value)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The limits of `ReflectionConfig`."""
+class FactLimits:
+    """Limits of the facts that a consolidation adds, from `ReflectionConfig`."""
 
     min_confidence: float
     #: Facts that one answer may add.
@@ -68,25 +77,26 @@ class _Change:
     #: Active facts that the proposal names by id; for a removal without an id, the facts it means by its value.
     named_facts: tuple[Fact, ...] = ()
     #: Active facts that it replaces because its address holds one value; none for a removal.
-    at_address: tuple[Fact, ...] = ()
+    displaced_facts: tuple[Fact, ...] = ()
     address: Address = ("", "")
     cardinality: Cardinality = "many"
+    #: Reason of the decision, if it is not an ordinary one.
     note: str = ""
 
     @property
-    def retires(self) -> tuple[Fact, ...]:
-        """The active facts that it retires."""
-        return tuple({fact.id: fact for fact in (*self.named_facts, *self.at_address)}.values())
+    def retired_facts(self) -> tuple[Fact, ...]:
+        """The active facts that it retires, each once."""
+        return tuple({fact.id: fact for fact in (*self.named_facts, *self.displaced_facts)}.values())
 
     @property
-    def removes(self) -> bool:
+    def is_removal(self) -> bool:
         """Whether it only removes facts."""
         return self.proposal.action == "remove"
 
     @property
     def fills_address(self) -> bool:
         """Whether its fact becomes the only one at its address."""
-        return self.cardinality == "one" and not self.removes
+        return self.cardinality == "one" and not self.is_removal
 
     @property
     def named_ids(self) -> set[str]:
@@ -101,49 +111,48 @@ def split_rounds(proposals: Sequence[Proposal], active_facts: Sequence[Fact]) ->
     or if one removes what the other states. Rounds are consolidated and appended one after the other, so a value that
     is corrected later in the same answer is stored and then retired, like any correction.
     """
-    valid = [not find_fault(proposal) for proposal in proposals]
-    exclusive: set[Address] = set()
+    valid = [find_fault(proposal) is None for proposal in proposals]
+    exclusive_addresses: set[Address] = set()
     for fact in active_facts:
         if fact.cardinality == "one":
-            exclusive.add(normalize_address(fact.subject, fact.attribute))
+            exclusive_addresses.add(normalize_address(fact.subject, fact.attribute))
     for proposal, is_valid in zip(proposals, valid, strict=True):
         if is_valid and proposal.cardinality == "one":
-            exclusive.add(normalize_address(proposal.subject, proposal.attribute))
+            exclusive_addresses.add(normalize_address(proposal.subject, proposal.attribute))
     rounds: list[list[int]] = [[]]
-    #: Values stated in this round: by fact id, by exclusive address, and by (address, value).
-    values: dict[object, tuple[str, ...]] = {}
+    values_of_round: _StatedValues = {}
     for index, proposal in enumerate(proposals):
         if valid[index] and len(rounds) < MAX_ROUNDS:
-            address = normalize_address(proposal.subject, proposal.attribute)
-            value = fold_text(proposal.value)
-            stated: dict[object, tuple[str, ...]] = {}
-            contradicts = False
-            if proposal.action == "remove":
-                removed: object = proposal.fact_id or (address, value)
-                contradicts = removed in values
-            elif proposal.action != "keep":
-                stated = _stated_values(proposal, address, exclusive)
-                contradicts = any(values.get(key, stated[key]) != stated[key] for key in stated)
-                stated[address, value] = value
-            if contradicts:
+            stated = _collect_stated_values(proposal, exclusive_addresses)
+            if _contradicts_round(proposal, stated, values_of_round):
                 rounds.append([])
-                values.clear()
-            values.update(stated)
+                values_of_round.clear()
+            values_of_round.update(stated)
         rounds[-1].append(index)
     return rounds
 
 
-def _stated_values(
-    proposal: Proposal, address: Address, exclusive: Iterable[Address]
-) -> dict[object, tuple[str, ...]]:
-    """Return the value that a proposal states, under its exclusive address and its fact id."""
-    value = fold_text(proposal.value) or fold_text(proposal.content)
-    stated: dict[object, tuple[str, ...]] = {}
-    if has_address(address) and address in exclusive:
-        stated[address] = value
+def _collect_stated_values(proposal: Proposal, exclusive_addresses: Iterable[Address]) -> _StatedValues:
+    """Return the value that a proposal states, under each of its keys; empty if it keeps or removes a fact."""
+    if proposal.action in ("keep", "remove"):
+        return {}
+    address, value = normalize_address(proposal.subject, proposal.attribute), fold_text(proposal.value)
+    stated: _StatedValues = {(address, value): value}
+    value_or_content = value or fold_text(proposal.content)
+    if has_address(address) and address in exclusive_addresses:
+        stated[address] = value_or_content
     if proposal.fact_id is not None:
-        stated[proposal.fact_id] = value
+        stated[proposal.fact_id] = value_or_content
     return stated
+
+
+def _contradicts_round(proposal: Proposal, stated: _StatedValues, values_of_round: _StatedValues) -> bool:
+    """Return whether a proposal removes what its round states, or states another value under the same key."""
+    if proposal.action == "remove":
+        address = normalize_address(proposal.subject, proposal.attribute)
+        removed_key = proposal.fact_id or (address, fold_text(proposal.value))
+        return removed_key in values_of_round
+    return any(values_of_round.get(key, value) != value for key, value in stated.items())
 
 
 class Consolidation:
@@ -157,7 +166,7 @@ class Consolidation:
         proposals: Sequence[Proposal],
         active_facts: Sequence[Fact],
         read_messages: Sequence[Entry],
-        rules: Rules,
+        limits: FactLimits,
         *,
         now: datetime,
         count: Callable[[str], int],
@@ -174,7 +183,7 @@ class Consolidation:
         self._proposals = proposals
         self._active_facts = active_facts
         self._read_messages = read_messages
-        self._rules = rules
+        self._limits = limits
         self._now = now
         self._count = count
         self._key = key
@@ -194,10 +203,10 @@ class Consolidation:
         self._cardinalities: dict[Address, Cardinality] = {}
         self._changes: list[_Change] = []
         for index, proposal in enumerate(proposals):
-            self._judge(index, proposal)
+            self._process_proposal(index, proposal)
         self._drop_overridden()
         self._drop_redundant_removals()
-        self._retire_once()
+        self._retire_facts_once()
         self._limit_additions()
         self._decide_keeps()
 
@@ -206,7 +215,7 @@ class Consolidation:
         """Ids of the messages that retired facts cite."""
         ids: dict[str, None] = {}
         for change in self._changes:
-            for fact in change.retires:
+            for fact in change.retired_facts:
                 ids.update(dict.fromkeys(fact.sources))
         return list(ids)
 
@@ -219,10 +228,10 @@ class Consolidation:
 
     # ── one proposal ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _judge(self, index: int, proposal: Proposal) -> None:
-        """Decide about one proposal: reject it, record it as a change, or record that it keeps a fact."""
+    def _process_proposal(self, index: int, proposal: Proposal) -> None:
+        """Reject a proposal, record it as a change, or record that it keeps a fact."""
         fault = find_fault(proposal)
-        if fault:
+        if fault is not None:
             self._decide(index, "invalid", fault)
             return
         proposal = replace(proposal, content=proposal.content.strip())
@@ -234,53 +243,55 @@ class Consolidation:
             if named.doubt is None:
                 self._keeps[index] = named
                 return
-            # To keep a fact in doubt states it again, which ends the doubt.
+            # A proposal to keep a fact in doubt states it again, which ends the doubt.
             proposal = replace(proposal, action="update", content=named.content, value=named.value)
-        min_confidence = self._rules.min_confidence
+        min_confidence = self._limits.min_confidence
         if proposal.confidence < min_confidence:
             reason = f"{proposal.confidence:g} is less than {min_confidence:g}"
             self._decide(index, "low_confidence", reason, named.id if named else None)
             return
         change = self._build_change(index, proposal, named)
-        if change.removes:
-            if change.named_facts:
-                self._record_change(change)
-            else:
+        if change.is_removal:
+            if not change.named_facts:
                 self._decide(index, "unknown_id", _describe_missing(proposal))
+                return
         elif not proposal.content:
             self._decide(index, "invalid", "content: must not be empty")
+            return
         else:
-            tokens, max_tokens = self._count(proposal.content), self._rules.max_tokens
+            tokens, max_tokens = self._count(proposal.content), self._limits.max_tokens
             if tokens > max_tokens:
                 self._decide(index, "too_long", f"{tokens} tokens, a fact may have {max_tokens}")
-            else:
-                self._record_change(change)
+                return
+        self._record_change(change)
 
     def _record_change(self, change: _Change) -> None:
         """Record a change, unless it repeats a fact, or would end a fact or an earlier change of higher trust."""
         index, origin = change.index, change.trust
-        protected = next((fact for fact in change.retires if _is_protected(fact.trust, origin)), None)
+        protected_facts = [fact for fact in change.retired_facts if _is_protected(fact.trust, origin)]
         rival = self._find_rival(change)
-        duplicate = None if self._stated_by or change.removes else self._confirm_or_find_duplicate(change)
+        # This comes last, because it may add a fact to those that the change names.
+        duplicate = None if self._stated_by or change.is_removal else self._confirm_or_find_duplicate(change)
         if duplicate is not None:
             reason, fact_id = duplicate
             self._decide(index, "duplicate", reason, fact_id)
             self._override_changes(fact_id, change)
-        elif protected is not None:
+        elif protected_facts:
+            protected = protected_facts[0]
             reason = f"what {origin.value} says cannot end what {protected.trust.value} said"
             self._decide(index, "untrusted", reason, protected.id)
         elif rival is not None:
             reason = f"what {origin.value} says cannot end what {rival.trust.value} said"
             self._decide(index, "untrusted", f"{reason} (proposal {rival.index + 1})")
         else:
-            if has_address(change.address) and not change.removes:
+            if has_address(change.address) and not change.is_removal:
                 self._cardinalities.setdefault(change.address, change.cardinality)
             self._changes.append(change)
 
     def _override_changes(self, fact_id: str | None, later: _Change) -> None:
         """Drop the earlier changes that would retire a fact, because a later change states the fact again."""
         for earlier in tuple(self._changes):
-            retired_ids = {fact.id for fact in earlier.retires}
+            retired_ids = {fact.id for fact in earlier.retired_facts}
             if fact_id in retired_ids and not _is_protected(earlier.trust, later.trust):
                 self._changes.remove(earlier)
                 reason = f"proposal {later.index + 1} says that it stays"
@@ -304,22 +315,23 @@ class Consolidation:
         )
         if named is not None:
             change.named_facts = (named,)
-            if not change.removes:
-                change.proposal = proposal = _complete_update(proposal, named)
+            if not change.is_removal:
+                proposal = _complete_update(proposal, named)
+                change.proposal = proposal
         elif proposal.action == "update":
             change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
         change.address = normalize_address(proposal.subject, proposal.attribute)
         if not has_address(change.address):
             return change
         facts_at_address = self._by_address.get(change.address, ())
-        if not change.removes:
-            self._place_at_address(change, facts_at_address)
+        if not change.is_removal:
+            self._apply_to_address(change, facts_at_address)
         elif proposal.fact_id is None:
             change.named_facts = _select_removed(proposal, facts_at_address)
         return change
 
-    def _place_at_address(self, change: _Change, facts_at_address: Sequence[Fact]) -> None:
-        """Set the cardinality of a change, and the active facts at its address that it retires."""
+    def _apply_to_address(self, change: _Change, facts_at_address: Sequence[Fact]) -> None:
+        """Set the cardinality of a change, and the active facts at its address that it displaces."""
         proposal = change.proposal
         if any(fact.cardinality == "one" for fact in facts_at_address):
             change.cardinality = "one"
@@ -328,20 +340,20 @@ class Consolidation:
             change.cardinality = set_by_answer or proposal.cardinality or "many"
         if change.cardinality == "one":
             period = stated_period(proposal)
-            retired: list[Fact] = []
+            displaced: list[Fact] = []
             for fact in facts_at_address:
                 if ends_older_period(period, stated_period(fact), change.stated_at):
-                    retired.append(fact)
-            change.at_address = tuple(retired)
+                    displaced.append(fact)
+            change.displaced_facts = tuple(displaced)
 
     def _find_sources(
         self, proposal: Proposal, named: Fact | None
     ) -> tuple[tuple[Entry, ...], Sequence[Origin]]:
         """Return the sources of a proposal, and the trust of active facts whose value it repeats.
 
-        Sources are the cited messages, or all messages that were read if none is cited. A message can tell the
-        reflector to cite another, more trusted one. So if no cited message states the fact, less trusted messages that
-        state it are added.
+        Sources are the cited messages, or all messages that were read if none is cited. A message can make the
+        reflector cite another, more trusted one. So if no cited message states the fact, less trusted messages that
+        state it are added, and the trust of active facts with the same value counts too.
         """
         cited = tuple(entry for entry in self._read_messages if entry.version in proposal.sources)
         if not cited:
@@ -357,9 +369,12 @@ class Consolidation:
             is_less_trusted = trust.RANK[trust.trust_of_entry(entry)] < cited_rank
             if is_cited or (is_less_trusted and states_fact(entry.content, value, statement.content)):
                 sources.append(entry)
-        if not value or not proposal.content:
-            return tuple(sources), ()
-        return tuple(sources), [fact.trust for fact in self._active_facts if fold_text(fact.value) == value]
+        trust_of_repeated: list[Origin] = []
+        if value and proposal.content:
+            for fact in self._active_facts:
+                if fold_text(fact.value) == value:
+                    trust_of_repeated.append(fact.trust)
+        return tuple(sources), trust_of_repeated
 
     def _find_rival(self, change: _Change) -> _Change | None:
         """Return an earlier change that protects its fact or address from a less trusted change, or None."""
@@ -379,14 +394,13 @@ class Consolidation:
         fact = self._find_same_fact(change)
         if fact is not None:
             note = _describe_confirmation(fact, change)
-            confirms = bool(note)
-            if not confirms:
+            if not note:
                 return "it is known already", fact.id
             change.named_facts = (*change.named_facts, fact)
             change.note = note
             return None
         additions = [
-            other for other in self._changes if other.address == change.address and not other.removes
+            other for other in self._changes if other.address == change.address and not other.is_removal
         ]
         if change.cardinality == "one":
             additions = additions[-1:]  # earlier values are replaced by the last one
@@ -419,13 +433,11 @@ class Consolidation:
         later_by_address: dict[Address, _Change] = {}
         remaining: list[_Change] = []
         for change in reversed(self._changes):
-            later = next(
-                (later_by_fact[fact.id] for fact in change.named_facts if fact.id in later_by_fact), None
-            )
-            if later is None and change.fills_address:
-                later = later_by_address.get(change.address)
-            if later is not None:
-                reason = f"proposal {later.index + 1} is about the same"
+            overriding = [later_by_fact[fact.id] for fact in change.named_facts if fact.id in later_by_fact]
+            if change.fills_address and change.address in later_by_address:
+                overriding.append(later_by_address[change.address])
+            if overriding:
+                reason = f"proposal {overriding[0].index + 1} is about the same"
                 fact_id = change.named_facts[0].id if change.named_facts else None
                 self._decide(change.index, "overridden", reason, fact_id)
                 continue
@@ -437,34 +449,36 @@ class Consolidation:
 
     def _drop_redundant_removals(self) -> None:
         """Drop the removals of facts that another change of the answer replaces, in any order."""
-        replaced_by: dict[str, _Change] = {}
+        displaced_by: dict[str, _Change] = {}
         for change in self._changes:
-            replaced_by.update((fact.id, change) for fact in change.at_address)
+            displaced_by.update((fact.id, change) for fact in change.displaced_facts)
         remaining: list[_Change] = []
         for change in self._changes:
-            if change.removes:
+            if change.is_removal:
                 first = change.named_facts[0]  # a removal names at least one fact
-                change.named_facts = tuple(fact for fact in change.named_facts if fact.id not in replaced_by)
+                change.named_facts = tuple(fact for fact in change.named_facts if fact.id not in displaced_by)
                 if not change.named_facts:
-                    reason = f"proposal {replaced_by[first.id].index + 1} takes its place"
+                    reason = f"proposal {displaced_by[first.id].index + 1} takes its place"
                     self._decide(change.index, "overridden", reason, first.id)
                     continue
             remaining.append(change)
         self._changes = remaining
 
-    def _retire_once(self) -> None:
-        """Remove a fact from `at_address` of a change if another change names it: a fact is retired only once."""
+    def _retire_facts_once(self) -> None:
+        """Let no change displace a fact that another change names: a fact is retired only once."""
         named_ids: set[str] = set()
         for change in self._changes:
             named_ids |= change.named_ids
         for change in self._changes:
             named_by_others = named_ids - change.named_ids
-            change.at_address = tuple(fact for fact in change.at_address if fact.id not in named_by_others)
+            change.displaced_facts = tuple(
+                fact for fact in change.displaced_facts if fact.id not in named_by_others
+            )
 
     def _limit_additions(self) -> None:
         """Drop the new facts of an answer above a limit: first those of tools and pages, then the last ones."""
-        max_facts = self._rules.max_facts
-        additions = [change for change in self._changes if not change.removes and not change.retires]
+        max_facts = self._limits.max_facts
+        additions = [change for change in self._changes if not change.is_removal and not change.retired_facts]
         additions.sort(key=lambda change: not trust.is_protected_origin(change.trust))
         for change in sorted(additions[max_facts:], key=lambda change: change.index):
             self._decide(change.index, "over_limit", f"one answer may add {max_facts} facts")
@@ -472,7 +486,7 @@ class Consolidation:
 
     def _decide_keeps(self) -> None:
         """Decide about proposals that keep a fact: a change of the fact by the same answer overrides them."""
-        retired = {fact.id: change for change in self._changes for fact in change.retires}
+        retired = {fact.id: change for change in self._changes for fact in change.retired_facts}
         for index, fact in self._keeps.items():
             if fact.id in retired:
                 reason = f"proposal {retired[fact.id].index + 1} changes it"
@@ -489,29 +503,29 @@ class Consolidation:
             if entry is not None and entry.kind is Kind.MESSAGE:
                 messages[entry.id] = entry
         drafts: list[Draft] = []
-        for change in sorted(self._changes, key=lambda change: change.removes):
+        for change in sorted(self._changes, key=lambda change: change.is_removal):
             self._decide_change(change, len(drafts))
-            new_value = "" if change.removes else change.proposal.value
+            new_value = "" if change.is_removal else change.proposal.value
             valid_spans = find_outdated_messages(
-                change.retires, new_value, change.sources, self._active_facts, messages
+                change.retired_facts, new_value, change.sources, self._active_facts, messages
             )
             drafts.append(self._draft_change(change, valid_spans))
-        excess = self._archive_excess()
-        if excess is not None:
-            drafts.append(excess)
+        archival = self._draft_archival()
+        if archival is not None:
+            drafts.append(archival)
         decisions = [self._decisions[index] for index in range(len(self._proposals))]
         return Consolidated(drafts=tuple(drafts), decisions=tuple(decisions))
 
-    def _decide_change(self, change: _Change, draft: int) -> None:
+    def _decide_change(self, change: _Change, draft_index: int) -> None:
         """Record the decision about a change that is carried out by a draft."""
-        retired = change.retires
+        retired = change.retired_facts
         outcome: Outcome = "updated" if retired else "added"
-        if change.removes:
+        if change.is_removal:
             outcome = "removed"
         reason = change.note
         if retired and not reason:
             reason = "it names the fact" if change.named_facts else "its address holds one value"
-        self._decide(change.index, outcome, reason, retired[0].id if retired else None, draft)
+        self._decide(change.index, outcome, reason, retired[0].id if retired else None, draft_index)
 
     def _draft_change(self, change: _Change, valid_spans: dict[str, list[Span]]) -> Draft:
         """Draft the fact that a change states, or the retraction of the facts that it removes.
@@ -519,21 +533,21 @@ class Consolidation:
         `valid_spans` has the ids of messages that state retired facts, each with its spans that are still valid.
         """
         proposal = change.proposal
-        data: dict[str, Json] = {"reason": "removed"} if change.removes else _build_fact_data(change)
+        data: dict[str, Json] = {"reason": "removed"} if change.is_removal else _build_fact_data(change)
         if change.sources:
             data[SAID] = to_utc(change.stated_at).isoformat()
         if valid_spans:
             data["demotes"] = [[id, [list(span) for span in spans]] for id, spans in valid_spans.items()]
         retraction = Draft(
             kind=Kind.RETRACTION,
-            key=self._draft_key(change),
+            key=self._build_key(change),
             created_at=self._now,
             origin=Origin.DERIVED,
-            replaces=_spans_of_facts(change.retires, chain=change.removes),
+            replaces=_spans_of_facts(change.retired_facts, with_superseded=change.is_removal),
             sources=tuple(entry.id for entry in change.sources),
             data=data,
         )
-        if change.removes:
+        if change.is_removal:
             return retraction
         # A marker raises the rank of a fact, which text of tools and pages must not.
         is_marker = proposal.fact_type in _MARKERS and trust.is_protected_origin(change.trust)
@@ -546,29 +560,29 @@ class Consolidation:
             markers=(proposal.fact_type,) if is_marker else (),
         )
 
-    def _draft_key(self, change: _Change) -> str:
+    def _build_key(self, change: _Change) -> str:
         """Return the key of a draft; it depends on the content, because two answers about the same input may differ."""
         proposal = change.proposal
-        retired = [fact.id for fact in change.retires]
-        identity = (proposal.action, proposal.content, proposal.value, *change.address, *retired)
-        return f"{self._key}:{change.index}:{_digest(identity)}"
+        retired_ids = [fact.id for fact in change.retired_facts]
+        identity = (proposal.action, proposal.content, proposal.value, *change.address, *retired_ids)
+        return f"{self._key}:{change.index}:{_short_digest(identity)}"
 
-    def _archive_excess(self) -> Draft | None:
+    def _draft_archival(self) -> Draft | None:
         """Draft the retraction of facts above the limit of active ones, or return None.
 
         Facts of tools and pages are archived first, then the least confident ones.
         """
-        retired = {fact.id for change in self._changes for fact in change.retires}
-        remaining = [fact for fact in self._active_facts if fact.id not in retired]
-        added = sum(not change.removes for change in self._changes)
-        surplus = len(remaining) + added - self._rules.max_active
-        if surplus <= 0 or not remaining:
+        retired_ids = {fact.id for change in self._changes for fact in change.retired_facts}
+        remaining = [fact for fact in self._active_facts if fact.id not in retired_ids]
+        added = sum(not change.is_removal for change in self._changes)
+        excess = len(remaining) + added - self._limits.max_active
+        if excess <= 0 or not remaining:
             return None
         remaining.sort(key=_rank_for_archive)
-        spans = _spans_of_facts(remaining[:surplus], chain=True)
+        spans = _spans_of_facts(remaining[:excess], with_superseded=True)
         return Draft(
             kind=Kind.RETRACTION,
-            key=f"{self._key}:archived:{_digest(spans)}",
+            key=f"{self._key}:archived:{_short_digest(spans)}",
             created_at=self._now,
             origin=Origin.DERIVED,
             replaces=spans,
@@ -649,7 +663,7 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
     """Return the data of the fact that a change states, without empty values."""
     proposal = change.proposal
     period = stated_period(proposal)
-    retired = {fact.id for fact in change.retires}
+    retired_ids = {fact.id for fact in change.retired_facts}
     data: dict[str, Json] = {
         "subject": proposal.subject.strip(),
         "attribute": proposal.attribute.strip(),
@@ -663,7 +677,7 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
         "trust": change.trust.value,
         "valid_from": None if period.start is None else period.start.isoformat(),
         "valid_to": None if period.end is None else period.end.isoformat(),
-        "depends_on": [id for id in change.depends_on if id not in retired],
+        "depends_on": [id for id in change.depends_on if id not in retired_ids],
         MENTIONS: _collect_names(change),
         "episode": max((entry.episode for entry in change.sources), default=0),
     }
@@ -672,34 +686,36 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
 
 def _collect_names(change: _Change) -> list[Json]:
     """Return the names in the sentences that state a fact but not in the fact itself: they identify its premises."""
-    if (
-        len(change.sources) > 3
-    ):  # more sources are probably all messages that were read, not those of this fact
+    # More than three sources are probably all messages that were read, not those of this fact.
+    if len(change.sources) > 3:
         return []
     statement = change.proposal.content
     value = fold_text(change.proposal.value)
     names: dict[str, None] = {}
     for entry in change.sources:
-        stating = sentences_of_fact(entry.content, value, statement)
-        for number, (start, end) in enumerate(find_sentence_spans(entry.content)):
-            if number in stating:
+        stating = find_sentences_of_fact(entry.content, value, statement)
+        for index, (start, end) in enumerate(find_sentence_spans(entry.content)):
+            if index in stating:
                 names.update(dict.fromkeys(sentence_names(entry.content[start:end], statement)))
     return list(names)[:12]  # with more, most later facts would be its premises
 
 
 def _strictest_privacy(sources: Iterable[Entry]) -> Privacy:
+    """Return the strictest privacy of the sources of a fact: a caller may cite a blocked message."""
     return min((entry.privacy for entry in sources), key=_STRICTEST_FIRST.index, default=Privacy.ALLOW)
 
 
-def _spans_of_facts(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
-    """Return the spans of facts; with `chain` also those of all facts they supersede, which then stay inactive."""
+def _spans_of_facts(facts: Iterable[Fact], *, with_superseded: bool) -> tuple[Span, ...]:
+    """Return the spans of facts, and if required of all facts that they supersede, which then stay inactive."""
     versions: set[int] = set()
     for fact in facts:
         versions.add(fact.version)
-        for id in fact.replaces if chain else ():
+        superseded_ids = fact.replaces if with_superseded else ()
+        for id in superseded_ids:
             parsed = parse_entry_id(id)
             if parsed is not None:
-                versions.add(parsed[1])
+                _, version = parsed
+                versions.add(version)
     return tuple((version, version) for version in sorted(versions))
 
 
@@ -710,5 +726,5 @@ def _rank_for_archive(fact: Fact) -> tuple[bool, bool, float, int]:
     return protected, is_constraint, fact.confidence, fact.version
 
 
-def _digest(value: object) -> str:
+def _short_digest(value: object) -> str:
     return sha256(repr(value).encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from acms.log import validation
 MAX_LABEL_CHARS = 255
 """Maximum characters of a subject, an attribute or a type: the same as for the name of a session."""
 MAX_VALUE_BYTES = 4_096
-"""Maximum bytes of a value: anything longer is a text, not a value."""
+"""Maximum bytes of a value: longer text belongs in the statement."""
 TEXT_FIELDS = ("content", "subject", "attribute", "value", "fact_type", "reason")
 """Fields of a proposal that a model writes as text."""
 _CHOICES: Mapping[str, Collection[object]] = {
@@ -40,8 +40,7 @@ def find_type_error(proposal: Any) -> str | None:
             return f"{name} is none of {', '.join(str(choice) for choice in choices)}"
     for name, types in _TYPES.items():
         value = getattr(proposal, name)
-        # A bool is an int to Python, but not a number here.
-        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+        if not _has_type(value, types):
             return f"{name} is a {type(value).__name__}"
     for name in ("valid_from", "valid_to"):
         value = getattr(proposal, name)
@@ -55,15 +54,20 @@ def find_type_error(proposal: Any) -> str | None:
     return None
 
 
-def _is_list_of(values: object, kind: type) -> bool:
-    """Return whether a value is a list or tuple of values of a type; a bool does not count as an int."""
-    if not isinstance(values, tuple | list):
-        return False
-    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+def _has_type(value: object, types: Any) -> bool:
+    """Return whether a value has a type; unlike in Python, a bool is not an int."""
+    if isinstance(value, bool):
+        return types is bool
+    return isinstance(value, types)
 
 
-def find_fault(proposal: Proposal) -> str:
-    """Return a description of the first invalid field of a proposal, or ""."""
+def _is_list_of(values: object, item_type: type) -> bool:
+    """Return whether a value is a list or tuple whose items all have a type."""
+    return isinstance(values, tuple | list) and all(_has_type(value, item_type) for value in values)
+
+
+def find_fault(proposal: Proposal) -> str | None:
+    """Return a description of the first invalid field of a proposal, or None if the proposal is valid."""
     type_error = find_type_error(proposal)
     if type_error is not None:
         return type_error
@@ -78,7 +82,7 @@ def find_fault(proposal: Proposal) -> str:
     start, end = proposal.valid_from, proposal.valid_to
     if start is not None and end is not None and to_utc(end) < to_utc(start):
         return "valid_to: is before valid_from"
-    return ""
+    return None
 
 
 def _check_texts(proposal: Proposal) -> None:

@@ -20,7 +20,7 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, GoneError, IdempotencyMismatchError, ProviderError
 from acms.facts import adopt, backlog
 from acms.facts.backlog import Batch, Limits, Part, Progress
-from acms.facts.consolidate import Consolidated, Consolidation, Rules, split_rounds
+from acms.facts.consolidate import Consolidated, Consolidation, FactLimits, split_rounds
 from acms.facts.request import FactLog, ensure_profile, read_active_facts
 from acms.jobs.requests import REFLECT, model_name, privacy_of, reflection_kind
 from acms.jobs.worker import Handler
@@ -62,7 +62,7 @@ class Pace:
     """Yields the event loop to writers: work is done in slices, with a rest between them while messages arrive."""
 
     def __init__(self, loop_state: LoopState | None) -> None:
-        """Take the state of the handle in this event loop; without one the work yields to nobody."""
+        """Take the state of the handle in this event loop; with None there are no writers to yield to."""
         self.loop_state = loop_state
         self._began = monotonic()
 
@@ -72,7 +72,8 @@ class Pace:
         state = self.loop_state
         if state is None or state.waiting:
             return False
-        return monotonic() - state.appended < 0.25  # seconds since the last append: messages arrive in bursts
+        seconds_since_append = monotonic() - state.appended
+        return seconds_since_append < 0.25  # messages arrive in bursts
 
     def enter(self, context: str) -> None:
         """Record that a log will be read again before the work ends: no worker needs to be woken for it."""
@@ -90,9 +91,9 @@ class Pace:
 
     async def rest(self) -> None:
         """End a slice and start the next one."""
-        worked = monotonic() - self._began
+        worked_seconds = monotonic() - self._began
         # While messages arrive, the work takes a tenth of the time of the event loop.
-        await asyncio.sleep(min(MAX_REST_SECONDS, 9 * worked) if self.is_busy else 0)
+        await asyncio.sleep(min(MAX_REST_SECONDS, 9 * worked_seconds) if self.is_busy else 0)
         self._began = monotonic()
 
     async def pause(self) -> None:
@@ -102,13 +103,13 @@ class Pace:
 
 
 MAX_CHANGED_BATCHES = 8
-"""Maximum batches in a row that changed while they were reflected on; after one more the attempt of the job fails."""
+"""Maximum batches in a row that change while they are reflected on; after one more, the attempt of the job fails."""
 CHUNK = 256
-"""Entries that are read at first for the next episodes; four times as many if one episode is longer."""
+"""Entries that are first read for the next episodes; four times as many, repeatedly, until an episode is whole."""
 OFFLINE_MAX_MESSAGES = 12
 """Maximum messages that a reflector without a model reads in one call: it runs on the event loop and blocks it."""
 THREAD_MIN_CHARS = 100_000
-"""Characters above which an extract is made in a thread: on the event loop it would take some 50 ms."""
+"""Characters above which an extract is made in a thread: on the event loop it would take about 50 ms."""
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -215,12 +216,12 @@ async def _run_reflection(work: _Work) -> None:
                 changed_batches += 1
                 is_stuck = changed_batches > MAX_CHANGED_BATCHES
                 if is_stuck and await _read_progress(storage, context) == before:
-                    raise ConflictError("what is read changes faster than it can be reflected on") from error
+                    raise ConflictError("the log changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
         work.pace.leave(context)
-        op = Append(context=context, drafts=(), expect=Expect(version=head.version), finish=work.lease)
-        (result,) = await storage.append([op])
+        append = Append(context=context, drafts=(), expect=Expect(version=head.version), finish=work.lease)
+        (result,) = await storage.append([append])
         if not isinstance(result, ACMSError):
             return
         if type(result) is not ConflictError:
@@ -238,7 +239,7 @@ async def _adopt_before_first(work: _Work) -> None:
 
 
 async def _read_progress(storage: StorageBackend, context: str) -> Progress:
-    """Return how far a log was reflected on, by its newest mark, which is searched for from the end of the log."""
+    """Return how far a log was reflected on, from its newest mark, which is searched for from the end of the log."""
     size = 16
     while True:
         newest = await storage.read(context, kinds=(Kind.SUMMARY,), newest=size)
@@ -262,10 +263,13 @@ async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[B
     `before` is the progress so far. Entries are read until they hold a whole episode or the log ends.
     """
     storage, context, config = work.storage, work.context.id, work.config.reflection
-    turns = config.max_turns
-    if reflection_kind(work.reflector) == REFLECT:
-        turns = min(turns, OFFLINE_MAX_MESSAGES)  # a reflector without a model
-    limits = Limits(min_messages=config.min_episode_turns, max_messages=turns, max_tokens=config.max_tokens)
+    max_messages = config.max_turns
+    uses_model = reflection_kind(work.reflector) != REFLECT
+    if not uses_model:
+        max_messages = min(max_messages, OFFLINE_MAX_MESSAGES)
+    limits = Limits(
+        min_messages=config.min_episode_turns, max_messages=max_messages, max_tokens=config.max_tokens
+    )
     work.pace.begin()
     log = await read_active_facts(storage, context, head)
     edits: list[Entry] = []
@@ -291,14 +295,14 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     """Ask the reflector about one batch, and append the facts of its answer that the rules accept."""
     began = monotonic()
     facts = log.facts
-    redacted = _redact_facts(work, log)
+    redacted_facts = _redact_facts(work, log)
     profile = None if work.context.namespace == UNNAMED else await _read_profile(work)
     if profile is not None:
         facts = facts + profile.facts
-        redacted += _redact_facts(work, profile)
-    messages = _read_own_words(work, batch, facts)
+        redacted_facts += _redact_facts(work, profile)
+    messages = _redact_messages(work, batch, facts)
     turns = tuple(backlog.build_turn(entry, text) for entry, text in messages)
-    known = backlog.select_known_facts(redacted, turns)
+    known = backlog.select_known_facts(redacted_facts, turns)
     await work.pace.rest()
     called = monotonic()
     answer = Reflection()
@@ -314,7 +318,7 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     await _write_answer(work, answered, marks, log, profile)
 
 
-def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
+def _redact_messages(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
     """Return the messages of a batch, redacted, each with its text without quotes of known facts and other speakers."""
     contents = {fact.content for fact in facts}
     speakers = {entry.actor for entry in batch.entries if entry.actor}
@@ -340,19 +344,19 @@ async def _ask_reflector(
 ) -> Reflection:
     """Call the reflector about a batch and parse its answer; raise `ProviderError` if it failed.
 
-    `messages` are the entries with the texts of the `turns`. The reflector limits its own time: there is no timeout.
+    `messages` are the entries with the texts of the `turns`. There is no timeout: the reflector limits its own time.
     """
     reflector: Any = work.reflector
     if work.has_seed_signature:
-        episode = backlog.seed_episode(batch.parts, work.context) if batch.parts else None
-        seed_turns = [backlog.seed_turn(entry, text, work.context) for entry, text in messages]
+        episode = backlog.build_seed_episode(batch.parts, work.context) if batch.parts else None
+        seed_turns = [backlog.build_seed_turn(entry, text, work.context) for entry, text in messages]
         call: Awaitable[object] = reflector.reflect(episode, seed_turns)
     else:
         request = ReflectionRequest(
             turns=turns,
             facts=known,
             max_facts=_max_new_facts(work, batch),
-            max_summary_tokens=backlog.summary_tokens(sum(entry.tokens for entry, _ in messages)),
+            max_summary_tokens=backlog.limit_summary_tokens(sum(entry.tokens for entry, _ in messages)),
             counter=work.counter,
         )
         call = reflector.reflect(request)
@@ -362,8 +366,8 @@ async def _ask_reflector(
         raise
     except Exception as error:
         raise ProviderError(type(error).__name__, provider=work.name, retryable=True) from error
-    versions = {entry.id: entry.version for entry, _ in messages}
-    return backlog.parse_answer(answer, versions)
+    versions_by_id = {entry.id: entry.version for entry, _ in messages}
+    return backlog.parse_answer(answer, versions_by_id)
 
 
 def _max_new_facts(work: _Work, batch: Batch) -> int:
@@ -391,9 +395,10 @@ async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
     if not batch.parts:
         return [backlog.draft_extended_mark(batch, now)]
     marks: list[Draft] = []
-    turns = {turn.version: turn for turn in answered.turns}
+    turns_by_version = {turn.version: turn for turn in answered.turns}
     for part in batch.parts:
-        part_turns = [turns[entry.version] for entry in part.entries if entry.version in turns]
+        read_entries = [entry for entry in part.entries if entry.version in turns_by_version]
+        part_turns = [turns_by_version[entry.version] for entry in read_entries]
         summarizer, text = await _summarize_part(work, answered, part, part_turns)
         mark = backlog.draft_mark(
             part, batch, text, work.counter.count(text), reflector=work.name, summarizer=summarizer, now=now
@@ -406,19 +411,20 @@ async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
 async def _summarize_part(
     work: _Work, answered: _Answered, part: Part, turns: Sequence[Turn]
 ) -> tuple[str, str]:
-    """Return the summary of an episode, after the name of its summarizer.
+    """Return the name of the summarizer of an episode, and the summary.
 
     If the batch is one episode, the reflector's own summary is used, cut to the limit; otherwise an extract is made.
     """
     from acms.text.extract import extract_summary
 
     count = work.counter.count
-    limit = backlog.summary_tokens(sum(count(turn.text) for turn in turns))
+    limit = backlog.limit_summary_tokens(sum(count(turn.text) for turn in turns))
     text = answered.answer.summary if len(answered.batch.parts) == 1 else None
     if text is not None and count(text) > limit:
         summary = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
         text = extract_summary([summary], limit, count)
-    if text is not None and (text or not turns):  # nothing of the reflector's summary may fit the limit
+    # The text is empty if nothing of the reflector's summary fits the limit.
+    if text is not None and (text or not turns):
         return work.name, text
     if not turns:
         return RECIPE, ""
@@ -439,8 +445,10 @@ async def _write_answer(
     several rounds, the marks with the last one.
     """
     proposals = answered.answer.proposals
-    private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
-    if private or work.context.namespace == UNNAMED:
+    context = await work.storage.context(
+        work.context.id
+    )  # it may have become private since the batch was read
+    if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
         proposals = tuple(replace(proposal, scope="session") for proposal in proposals)
         profile = None
     profile_facts = [] if profile is None else profile.facts
@@ -450,18 +458,20 @@ async def _write_answer(
     decisions: dict[int, Decision] = {}
     if profile_indexes:
         await _check_batch_current(work, answered.batch, log.head)
-        for part in _split_rounds(proposals, profile_indexes, profile_facts):
-            part_decisions = await _append_profile(work, answered, [proposals[index] for index in part])
-            decisions.update(zip(part, part_decisions, strict=True))
-        await _check_profile(work, answered.batch, log.head)
-    *parts, last_part = _split_rounds(proposals, session_indexes, log.facts)
-    for part in parts:
-        _, part_decisions = await _append_own(work, answered, log, [proposals[index] for index in part], ())
-        decisions.update(zip(part, part_decisions, strict=True))
+        for indexes in _split_rounds(proposals, profile_indexes, profile_facts):
+            round_proposals = [proposals[index] for index in indexes]
+            round_decisions = await _append_to_profile(work, answered, round_proposals)
+            decisions.update(zip(indexes, round_decisions, strict=True))
+        await _update_profile(work, answered.batch, log.head)
+    *first_rounds, last_round = _split_rounds(proposals, session_indexes, log.facts)
+    for indexes in first_rounds:
+        round_proposals = [proposals[index] for index in indexes]
+        _, round_decisions = await _append_to_session(work, answered, log, round_proposals, ())
+        decisions.update(zip(indexes, round_decisions, strict=True))
         log = await read_active_facts(work.storage, log.context, await work.storage.head(log.context))
-    last_proposals = [proposals[index] for index in last_part]
-    receipt, part_decisions = await _append_own(work, answered, log, last_proposals, marks)
-    decisions.update(zip(last_part, part_decisions, strict=True))
+    round_proposals = [proposals[index] for index in last_round]
+    receipt, round_decisions = await _append_to_session(work, answered, log, round_proposals, marks)
+    decisions.update(zip(last_round, round_decisions, strict=True))
     in_order = [decisions[index] for index in range(len(proposals))]
     _emit_reflected(work, answered, [*in_order, *answered.answer.rejected], receipt)
 
@@ -471,10 +481,10 @@ def _split_rounds(
 ) -> list[list[int]]:
     """Divide some of the proposals into rounds; return the indexes of each."""
     rounds = split_rounds([proposals[index] for index in indexes], known)
-    return [[indexes[position] for position in part] for part in rounds]
+    return [[indexes[position] for position in positions] for positions in rounds]
 
 
-async def _append_own(
+async def _append_to_session(
     work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
 ) -> tuple[Receipt, list[Decision]]:
     """Append facts and marks to the session's own log; return the receipt and the decision about each proposal.
@@ -482,15 +492,15 @@ async def _append_own(
     After a concurrent rewrite the proposals are consolidated again; `_BatchChanged` is raised if the batch has changed.
     """
     while True:
-        plan = await _consolidate_proposals(work, answered, log, proposals, f"reflect:{answered.batch.key}")
+        key = f"reflect:{answered.batch.key}"
+        consolidated = await _consolidate_proposals(work, answered, log, proposals, key)
         await work.pace.rest()
-        expect = Expect(rewrites=log.head.rewrites)
-        op = Append(context=log.context, drafts=(*plan.drafts, *marks), expect=expect)
-        result = await _append_with_retry(work, op)
+        drafts, expect = (*consolidated.drafts, *marks), Expect(rewrites=log.head.rewrites)
+        result = await _append_with_retry(work, Append(context=log.context, drafts=drafts, expect=expect))
         if isinstance(result, Receipt):
             if result.repeated and marks:
                 raise _BatchChanged  # an earlier attempt has appended this answer with its marks
-            return result, backlog.resolve_fact_ids(plan.decisions, result.ids)
+            return result, backlog.resolve_fact_ids(consolidated.decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError | GoneError):
             raise _BatchChanged from result  # another process reflected on it, or a source was erased
         if type(result) is not ConflictError:
@@ -502,14 +512,14 @@ async def _append_own(
         log = await read_active_facts(work.storage, log.context, head)
 
 
-async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
+async def _append_with_retry(work: _Work, append: Append) -> Receipt | ACMSError:
     """Append, and retry when the store is busy, so that a model is not asked twice for the same answer."""
     retry = work.config.retry
     attempt = 0
     while True:
         attempt += 1
         try:
-            (result,) = await work.storage.append([op])
+            (result,) = await work.storage.append([append])
         except ACMSError as error:
             result = error
         if isinstance(result, Receipt | ConflictError):
@@ -530,10 +540,11 @@ async def _check_batch_current(work: _Work, batch: Batch, before: Head) -> None:
         raise _BatchChanged
 
 
-async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
+async def _update_profile(work: _Work, batch: Batch, before: Head) -> None:
     """Retire facts of the profile that come from messages which were replaced, or became private, since `before`.
 
-    The removal of a message updates the profile, but it may have done so before these facts were in it.
+    The removal of a message updates the profile, but perhaps before these facts were added to it. Raise `_BatchChanged`
+    if the batch must be read again.
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
@@ -560,20 +571,23 @@ async def _read_profile(work: _Work) -> FactLog | None:
     return await read_active_facts(work.storage, profile.id, await work.storage.head(profile.id))
 
 
-async def _append_profile(work: _Work, answered: _Answered, proposals: Sequence[Proposal]) -> list[Decision]:
+async def _append_to_profile(
+    work: _Work, answered: _Answered, proposals: Sequence[Proposal]
+) -> list[Decision]:
     """Append facts to the namespace's profile, with retries after conflicts; return the decision on each proposal."""
-    storage, own = work.storage, work.context
+    storage, session = work.storage, work.context
     proposals = [replace(proposal, scope="namespace") for proposal in proposals]
-    key = f"reflect:{own.id}:{answered.batch.key}"
+    key = f"reflect:{session.id}:{answered.batch.key}"
     while True:
-        context = await ensure_profile(storage, own.namespace, own.counter)
-        log = await read_active_facts(storage, context, await storage.head(context))
-        plan = await _consolidate_proposals(work, answered, log, proposals, key)
-        decisions = list(plan.decisions)
-        if not plan.drafts:
+        profile = await ensure_profile(storage, session.namespace, session.counter)
+        log = await read_active_facts(storage, profile, await storage.head(profile))
+        consolidated = await _consolidate_proposals(work, answered, log, proposals, key)
+        decisions = list(consolidated.decisions)
+        if not consolidated.drafts:
             return decisions
-        op = Append(context=context, drafts=plan.drafts, expect=Expect(version=log.head.version))
-        result = await _append_with_retry(work, op)
+        expect = Expect(version=log.head.version)
+        append = Append(context=profile, drafts=consolidated.drafts, expect=expect)
+        result = await _append_with_retry(work, append)
         if isinstance(result, Receipt):
             return backlog.resolve_fact_ids(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
@@ -590,7 +604,7 @@ async def _consolidate_proposals(
 ) -> Consolidated:
     """Decide about proposals by the rules, and return the drafts to append; `key` begins their keys."""
     config = work.config.reflection
-    limits = Rules(
+    limits = FactLimits(
         min_confidence=config.min_confidence,
         max_facts=_max_new_facts(work, answered.batch),
         max_tokens=config.max_fact_tokens,
@@ -606,7 +620,7 @@ async def _consolidate_proposals(
 def _emit_reflected(
     work: _Work, answered: _Answered, decisions: Sequence[Decision], receipt: Receipt
 ) -> None:
-    """Report a reflection as an event and in the log."""
+    """Report a reflection as an event, and in the log of the process."""
     first, last = receipt.versions
     event = Reflected(
         context_id=work.context.id,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from acms.errors import ACMSError
 from acms.jobs import requests
 from acms.knowledge import Fact
-from acms.log import facts as rules
+from acms.log import facts as log_facts
 from acms.log import read, validation
 from acms.log.in_force import Replacements
 from acms.log.validity import at_moment
@@ -22,6 +22,9 @@ from acms.privacy.redactor import OPEN, Redactor
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
+
+POLL_SECONDS = 0.02
+"""Seconds between two reads of a job that another process runs: much shorter than a reflection."""
 
 
 async def read_facts(
@@ -46,21 +49,21 @@ async def read_facts(
     head = await storage.head(context)
     version = read.version_of(head, at)
     if as_of is not None:
-        version = await _version_at(storage, context, version, as_of)
+        version = await _find_version_known_at(storage, context, version, as_of)
     entries = await storage.read(context, at=version, kinds=(Kind.FACT,)) if version else []
     if not entries:
         return []
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    facts = rules.collect_facts(entries, Replacements(replacing), replacing)
+    facts = log_facts.collect_facts(entries, Replacements(replacing), replacing)
     if valid_at is not None:
-        facts = at_moment(facts, valid_at, rules.find_rival_pairs(facts))
+        facts = at_moment(facts, valid_at, log_facts.find_rival_pairs(facts))
     elif not history:
         facts = [fact for fact in facts if fact.retired is None]
     redacted = redactor.redact_facts(facts, entries)
-    return [fact for fact in redacted if _is_about(fact, subject, attribute, fact_type)]
+    return [fact for fact in redacted if _matches_filter(fact, subject, attribute, fact_type)]
 
 
-def _is_about(fact: Fact, subject: str | None, attribute: str | None, fact_type: str | None) -> bool:
+def _matches_filter(fact: Fact, subject: str | None, attribute: str | None, fact_type: str | None) -> bool:
     """Return whether a fact has a subject, an attribute and a type; None matches any."""
     if fact_type is not None and fact.fact_type != fact_type:
         return False
@@ -68,8 +71,8 @@ def _is_about(fact: Fact, subject: str | None, attribute: str | None, fact_type:
         return True
     wanted_subject = fact.subject if subject is None else subject
     wanted_attribute = fact.attribute if attribute is None else attribute
-    wanted = rules.normalize_address(wanted_subject, wanted_attribute)
-    return rules.normalize_address(fact.subject, fact.attribute) == wanted
+    wanted = log_facts.normalize_address(wanted_subject, wanted_attribute)
+    return log_facts.normalize_address(fact.subject, fact.attribute) == wanted
 
 
 class FactLog(NamedTuple):
@@ -90,25 +93,30 @@ async def read_active_facts(storage: StorageBackend, context: str, head: Head) -
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
     replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
     replacements = Replacements(replacing, searchable=True)
-    facts = [fact for fact in rules.collect_facts(entries, replacements, replacing) if fact.retired is None]
+    facts = [
+        fact for fact in log_facts.collect_facts(entries, replacements, replacing) if fact.retired is None
+    ]
     return FactLog(context, head, entries, replacements, facts)
 
 
-async def ensure_profile(storage: StorageBackend, namespace: str, counter: str) -> str:
+async def ensure_profile(storage: StorageBackend, namespace: str, counter_name: str) -> str:
     """Return the id of the log of the namespace's facts; create it if it does not exist."""
     profile = await read.find_profile(storage, namespace)
     if profile is None:
         now = datetime.now(UTC)
-        draft = ContextDraft(key=read.PROFILE, namespace=namespace, counter=counter, created_at=now)
+        draft = ContextDraft(key=read.PROFILE, namespace=namespace, counter=counter_name, created_at=now)
         profile = await storage.create(draft)
     return profile.id
 
 
-async def _version_at(storage: StorageBackend, context: str, version: int, moment: datetime) -> int:
-    """Return the version before the first fact or retraction that was written after a moment, at most `version`."""
-    kinds = (Kind.FACT, Kind.RETRACTION)
-    changes = await storage.read(context, at=version, kinds=kinds)
-    return next((entry.version - 1 for entry in changes if entry.created_at > moment), version)
+async def _find_version_known_at(
+    storage: StorageBackend, context: str, newest_version: int, moment: datetime
+) -> int:
+    """Return the version before the first fact or retraction that was written after a moment."""
+    for entry in await storage.read(context, at=newest_version, kinds=(Kind.FACT, Kind.RETRACTION)):
+        if entry.created_at > moment:
+            return entry.version - 1
+    return newest_version
 
 
 def check_filter(subject: str | None, attribute: str | None, fact_type: str | None) -> None:
@@ -116,10 +124,6 @@ def check_filter(subject: str | None, attribute: str | None, fact_type: str | No
     for field, value in (("subject", subject), ("attribute", attribute), ("fact_type", fact_type)):
         if value is not None:
             validation.validate_text(value, field)
-
-
-POLL_SECONDS = 0.02
-"""Seconds between two reads of a job that another process works on: short beside any reflection."""
 
 
 async def request_reflection(shared: SharedSession, context: str) -> Job:
@@ -138,14 +142,14 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
             continue
         shared.start_worker()
         is_ready = job.state is JobState.READY
-        # A job of another kind is for workers with another reflector; a running or ended one has been taken.
+        # A job of another kind needs a worker with another reflector; one that runs or has ended has found a worker.
         if requests.satisfies_request(job, mode) and (job.kind == kind or not is_ready):
             return job
-        mode = requests.privacy_of(job, mode, mode)
+        mode = requests.privacy_of(job, mode, mode)  # at least as strict as this job
         if is_ready:
             await requests.withdraw_job(storage, job, requests.WITHDRAWN)
         else:  # wait for the running job, then enqueue another
-            while await _newest_reflection(storage, context, (JobState.RUNNING,)) is not None:
+            while await _find_newest_reflection(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL_SECONDS)
 
 
@@ -155,32 +159,33 @@ async def _enqueue_job(storage: StorageBackend, context: str, draft: JobDraft) -
         raise result
 
 
-async def catch_up(shared: SharedSession, context: str) -> None:
+async def resume_reflection(shared: SharedSession, context: str) -> None:
     """Resume a reflection that another process requested and did not finish; errors of the store are only logged.
 
-    A job queued for another reflector is queued for that of this session: the other one may not exist any more.
+    A job that waits for another reflector is enqueued for the reflector of this session instead, because workers with
+    the other one may no longer exist.
     """
     try:
-        await _take_over(shared, context)
+        await _take_over_reflection(shared, context)
     except ACMSError as error:
         log_event(logging.WARNING, "catch_up_failed", context=context, code=error.code)
 
 
-async def _take_over(shared: SharedSession, context: str) -> None:
+async def _take_over_reflection(shared: SharedSession, context: str) -> None:
     """Wake the worker for an unfinished reflection; enqueue it again if it was withdrawn or needs another reflector."""
-    storage = shared.storage
-    # If the newest job was withdrawn, it has not been enqueued again.
+    storage, mode = shared.storage, shared.config.privacy.mode
     job = await requests.find_latest_job(storage, context, requests.reflection_name(context))
     if job is None:
         return
     kind = requests.reflection_kind(shared.reflector)
+    # The latest job was withdrawn: no other one was enqueued in its place.
     must_enqueue = job.state is JobState.CANCELLED and job.error == requests.WITHDRAWN
     if not must_enqueue and job.state not in UNFINISHED:
         return
     if job.state is JobState.READY and job.kind != kind:
         must_enqueue = await requests.withdraw_job(storage, job, requests.WITHDRAWN)
     if must_enqueue:
-        mode = requests.privacy_of(job, shared.config.privacy.mode, shared.config.privacy.mode)
+        mode = requests.privacy_of(job, mode, mode)
         force = bool(job.payload.get("force"))
         await _enqueue_job(storage, context, requests.draft_reflection(context, kind, mode, force=force))
     shared.start_worker()
@@ -190,7 +195,7 @@ async def wait_for_reflection(shared: SharedSession, context: str) -> None:
     """Wait until the reflection of a session has ended or an attempt of it has failed."""
     try:
         while True:
-            job = await _newest_reflection(shared.storage, context, UNFINISHED)
+            job = await _find_newest_reflection(shared.storage, context, UNFINISHED)
             if job is None or job.error is not None:
                 return
             await asyncio.sleep(POLL_SECONDS)
@@ -198,8 +203,10 @@ async def wait_for_reflection(shared: SharedSession, context: str) -> None:
         log_event(logging.WARNING, "reflection_unknown", context=context, code=error.code)
 
 
-async def _newest_reflection(storage: StorageBackend, context: str, states: Sequence[JobState]) -> Job | None:
+async def _find_newest_reflection(
+    storage: StorageBackend, context: str, states: Sequence[JobState]
+) -> Job | None:
     """Return the newest reflection job of a log that is in one of some states, or None."""
     name = requests.reflection_name(context)
-    page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))
+    page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=validation.PAGE))
     return next((job for job in page.items if job.dedupe == name), None)

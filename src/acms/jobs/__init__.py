@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from acms.runtime.lazy import lazy_attributes
 
-__getattr__, __dir__ = lazy_attributes(
-    __name__, {"handlers": "acms.compose"}
-)  # where programs of before look for it
+# `handlers` was defined in this package before; existing programs import it from here.
+__getattr__, __dir__ = lazy_attributes(__name__, {"handlers": "acms.compose"})

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
 from acms.log.policy import RETENTION, CompactionPolicy
+from acms.log.validation import PAGE
 from acms.model import (
     UNFINISHED,
     WEBHOOK,
@@ -32,10 +33,10 @@ from acms.privacy.modes import stricter_mode
 COMPACT = "compact"
 REFLECT = "reflect"
 """Kinds of the jobs that every worker takes; the kind of a job for one model also has the name of the model."""
-OFFLINE = "OfflineReflector"
-"""Name of the class of the reflector that every worker has."""
 PRIVACY = "privacy"
 """Key in the payload of a job: the privacy mode of the session that requested it."""
+WITHDRAWN = "asked for in another way"
+"""Error of a job that was cancelled because the same work is requested again with other settings."""
 
 
 class CompactionRequest(NamedTuple):
@@ -76,8 +77,12 @@ def draft_compaction(
     context: str, request: CompactionRequest, policy: CompactionPolicy, *, force: bool
 ) -> JobDraft:
     """Draft the job that compacts a log; while such a job is unfinished, a second one is not enqueued."""
-    mode = request.privacy and request.privacy.value
-    payload = {"policy": policy.to_json(), "force": force, PRIVACY: mode, RETENTION: request.retention}
+    payload = {
+        "policy": policy.to_json(),
+        "force": force,
+        PRIVACY: None if request.privacy is None else request.privacy.value,
+        RETENTION: request.retention,
+    }
     return JobDraft(kind=request.kind, dedupe=f"{COMPACT}:{context}", payload=payload)
 
 
@@ -89,7 +94,8 @@ def read_policy_field(job: Job, name: str) -> Json:
 
 def reflection_kind(reflector: object) -> str:
     """Return the kind of job that workers with this reflector take; every worker has the offline one."""
-    return REFLECT if type(reflector).__name__ == OFFLINE else f"{REFLECT}:{model_name(reflector)}"
+    is_offline = type(reflector).__name__ == "OfflineReflector"  # importing the class would load its rules
+    return REFLECT if is_offline else f"{REFLECT}:{model_name(reflector)}"
 
 
 def reflection_name(context: str) -> str:
@@ -99,7 +105,7 @@ def reflection_name(context: str) -> str:
 
 def draft_reflection(context: str, kind: str, privacy: Privacy | None, *, force: bool = False) -> JobDraft:
     """Draft the job that reflects on a log; `force` also reads closed episodes that are too short to be read alone."""
-    payload: dict[str, Json] = {PRIVACY: privacy and privacy.value}
+    payload: dict[str, Json] = {PRIVACY: None if privacy is None else privacy.value}
     if force:
         payload["force"] = True
     return JobDraft(kind=kind, dedupe=reflection_name(context), payload=payload)
@@ -108,7 +114,7 @@ def draft_reflection(context: str, kind: str, privacy: Privacy | None, *, force:
 def privacy_of(job: Job, default: Privacy | None, minimum: Privacy | None) -> Privacy | None:
     """Return the privacy mode in which a job runs: that of the session that requested it, or a stricter `minimum`.
 
-    A job of a release that did not store the mode has the `default`, the mode of its worker.
+    A job of an older release, which did not store the mode, has the `default`: the mode of its worker.
     """
     requested = default
     if PRIVACY in job.payload:
@@ -118,17 +124,14 @@ def privacy_of(job: Job, default: Privacy | None, minimum: Privacy | None) -> Pr
 
 
 def satisfies_request(job: Job, mode: Privacy | None) -> bool:
-    """Return whether a job is a forced run that redacts at least as much as `mode`, as a new request needs."""
+    """Return whether a job serves a new request: it is forced, and redacts at least as much as `mode`."""
+    is_forced = bool(job.payload.get("force"))
     requested = privacy_of(job, None, None)
-    return bool(job.payload.get("force")) and stricter_mode(requested, mode) is requested
-
-
-WITHDRAWN = "asked for in another way"
-"""Error of a job that was cancelled because the same work is requested again with other settings."""
+    return is_forced and stricter_mode(requested, mode) is requested
 
 
 async def get_job_by_id(storage: StorageBackend, id: str) -> Job:
-    """Return a job by its id; `NotFoundError` when there is none."""
+    """Return a job by its id; raise `NotFoundError` if there is none."""
     jobs = (await storage.jobs(JobQuery(ids=(id,)))).items
     if not jobs:
         raise NotFoundError(f"no job has the id {id!r}", options=("acms jobs lists them",))
@@ -140,8 +143,9 @@ async def find_latest_job(storage: StorageBackend, context: str, name: str) -> J
 
     It is not always the newest job: an older cancelled one may have been retried by hand.
     """
-    for states in (UNFINISHED, ()):
-        page = await storage.jobs(JobQuery(context=context, states=states, limit=500))
+    any_state: tuple[JobState, ...] = ()
+    for states in (UNFINISHED, any_state):
+        page = await storage.jobs(JobQuery(context=context, states=states, limit=PAGE))
         jobs = [job for job in page.items if job.dedupe == name]
         if jobs:
             return max(jobs, key=lambda job: job.updated_at)

@@ -36,13 +36,13 @@ Handler: TypeAlias = Callable[[StorageBackend, Lease], Awaitable[Outcome]]
 GRACE = 5.0
 """Seconds that running jobs have to finish when a worker is stopped."""
 LONGEST_WAIT = 60.0
-"""Maximum seconds of one wait for a point in time: the clock may be set back meanwhile."""
+"""Maximum seconds of one wait for a point in time, because the clock may be set back meanwhile."""
 POLL = 0.05
 """Seconds between two reads of a job that another process runs."""
 
 
 PATIENT_KINDS = frozenset({WEBHOOK})
-"""Kinds of jobs that are often retried for outside reasons: many attempts do not show that such a job harms workers."""
+"""Kinds of jobs that are often retried because of others: many attempts do not show that such a job kills workers."""
 
 
 class _Lane:
@@ -67,8 +67,8 @@ class Worker:
     The same number of webhook deliveries run in addition, so no job waits for a receiver that does not answer.
 
     A handler that raises is tried again after `retry.delay`, until `config.max_attempts`; then the job has failed and
-    stays in the store with its error (a dead letter). An error that is not retryable fails it at once, and a deleted
-    context cancels it. A job whose attempts ended without an outcome that many times has failed too.
+    stays in the store with its error (a dead letter). An error that is not retryable fails the job at once, and a
+    deleted context cancels it. A job also fails if that many attempts ended without an outcome.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Worker:
         """
         listening = self._storage.hints(self.poke) if isinstance(self._storage, HasHints) else nullcontext()
         async with listening:
-            await self._work(forever=True)
+            await self._run_jobs(forever=True)
 
     async def drain(self, *, retries: bool = False) -> None:
         """Run all jobs that are due or become due meanwhile; return when none is due, or on `stop`.
@@ -118,7 +118,7 @@ class Worker:
         With `retries`, jobs that this worker put off are also waited for and retried. `seconds_until_due` is set for
         jobs that other workers hold or have put off: a worker that was killed does not report them.
         """
-        await self._work(retries=retries)
+        await self._run_jobs(retries=retries)
 
     def poke(self) -> None:
         """Look for work now."""
@@ -139,8 +139,8 @@ class Worker:
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _work(self, *, forever: bool = False, retries: bool = False) -> None:
-        """Begin due jobs until `stop`; unless `forever`, end when none is due, and with `retries` none is put off."""
+    async def _run_jobs(self, *, forever: bool = False, retries: bool = False) -> None:
+        """Run due jobs until `stop`; unless `forever`, end when none is due, and with `retries` none is put off."""
         failures = 0
         other_kinds = [kind for kind in self._handlers if kind not in PATIENT_KINDS]
         patient_kinds = [kind for kind in self._handlers if kind in PATIENT_KINDS]
@@ -151,32 +151,34 @@ class Worker:
                 pause: float | None
                 try:
                     await self._begin_due_jobs()
-                    if retries and not self._running():
+                    if retries and not self._list_running():
                         self.seconds_until_due = await self._find_seconds_until_due()
                 except ACMSError as error:
                     failures += 1
                     last_attempt = failures == self._retry.max_attempts and not forever
                     if last_attempt or not error.retryable:
                         raise
-                    pause = self._delay(failures)
+                    pause = self._retry_delay(failures)
                     log_event(logging.WARNING, "claim_failed", code=error.code, seconds=pause)
                 else:
                     failures = 0
-                    if forever or self._running():
+                    if forever or self._list_running():
+                        # With all slots taken, there is nothing to claim before a job ends.
                         pause = None if self._is_full() else self._config.poll_seconds
                     else:
                         pause = self._seconds_until_retry() if retries else None
-                        if pause is None and not self._wake.is_set():
+                        is_idle = pause is None and not self._wake.is_set()
+                        if is_idle:
                             return
-                await self._pause(pause)
-            await self._finish()
+                await self._wait_for_wake(pause)
+            await self._await_running()
         finally:
-            await self._give_up()
+            await self._cancel_running()
 
     def _is_full(self) -> bool:
         return all(lane.is_full(self._concurrency) for lane in self._lanes)
 
-    def _running(self) -> list[asyncio.Task[None]]:
+    def _list_running(self) -> list[asyncio.Task[None]]:
         return [task for lane in self._lanes for task in lane.running]
 
     async def _begin_due_jobs(self) -> None:
@@ -188,13 +190,14 @@ class Worker:
                 leases = await self._storage.claim(lane.kinds, lease=self._lease)
                 if not leases:
                     break
-                task = asyncio.create_task(self._attempt(lane, leases[0]))
-                if leases[0].silent:
+                lease = leases[0]
+                task = asyncio.create_task(self._run_attempt(lane, lease))
+                if lease.silent:
                     lane.suspect = task
                 lane.running.add(task)
-                task.add_done_callback(partial(self._on_task_end, lane))
+                task.add_done_callback(partial(self._handle_task_end, lane))
 
-    def _on_task_end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+    def _handle_task_end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
         """Free the slot of an attempt that has ended, and look for work."""
         lane.running.discard(task)
         if lane.suspect is task:
@@ -216,14 +219,14 @@ class Worker:
         return min(max(0.001, seconds), longest)  # a time that has passed gives a minimal wait
 
     async def _find_seconds_until_due(self) -> float | None:
-        """Return the seconds until an unfinished job, whoever holds it, may be due here, or None if there is none."""
-        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=500))
-        waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
+        """Return the seconds until an unfinished job of any worker may be due here, or None if there is none."""
+        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=validation.PAGE))
+        waits = [self._seconds_until_claimable(job) for job in page.items if job.kind in self._handlers]
         if page.next_after is not None:  # a job that is not on this page may be due sooner
             waits.append(self._config.lease_seconds)
         return min(*waits, LONGEST_WAIT) if waits else None
 
-    def _due_in(self, job: Job) -> float:
+    def _seconds_until_claimable(self, job: Job) -> float:
         """Return the seconds until a job that could not be claimed may be due.
 
         The clock of the store may differ from the local one. So the wait is never longer than the time for which the
@@ -235,37 +238,37 @@ class Worker:
             return self._config.poll_seconds
         return remaining + 0.01  # a timer may be early, and clocks are coarse
 
-    async def _pause(self, seconds: float | None) -> None:
+    async def _wait_for_wake(self, seconds: float | None) -> None:
         """Wait for `poke`, `stop` or the end of a job, at most for a number of seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    async def _finish(self) -> None:
+    async def _await_running(self) -> None:
         """Let the running jobs finish within the grace period."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while self._running():
+        while self._list_running():
             remaining = began + (self._grace or 0) - loop.time()
             if remaining <= 0:
                 break
             self._wake.clear()
-            await self._pause(remaining)
+            await self._wait_for_wake(remaining)
 
-    async def _give_up(self) -> None:
+    async def _cancel_running(self) -> None:
         """Cancel the jobs still running, and wait until they are handed back."""
-        running = self._running()
+        running = self._list_running()
         if not running:
             return
         self.stop(grace=0)
         for lane in self._lanes:
-            for work in lane.handling:
-                work.cancel()
+            for handler_task in lane.handling:
+                handler_task.cancel()
         await asyncio.wait(running)
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _attempt(self, lane: _Lane, lease: Lease) -> None:
+    async def _run_attempt(self, lane: _Lane, lease: Lease) -> None:
         """Run the handler of a job under its lease, and settle the outcome.
 
         The lease is `silent` if the previous attempt ended without an outcome. After too many attempts such a job has
@@ -274,36 +277,36 @@ class Worker:
         too_many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT_KINDS
         if lease.silent and too_many:
             error = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
-            await self._settle(lease, Failed(error=error))
+            await self._settle_attempt(lease, Failed(error=error))
             return
-        work = asyncio.create_task(self._call(lane, lease))
-        lane.handling.add(work)
-        work.add_done_callback(lane.handling.discard)
+        handler_task = asyncio.create_task(self._run_handler(lane, lease))
+        lane.handling.add(handler_task)
+        handler_task.add_done_callback(lane.handling.discard)
         if self._grace == 0:  # the worker was stopped after the job was claimed
-            work.cancel()
+            handler_task.cancel()
         is_lease_lost = False
         try:
-            is_lease_lost = not await self._hold_lease(work, lease)
+            is_lease_lost = not await self._hold_lease(handler_task, lease)
         except asyncio.CancelledError:  # the event loop is about to end
             self.stop(grace=0)
-        if not work.done():
-            work.cancel()
-            await asyncio.wait([work])
-        if not work.cancelled():
-            await self._settle(lease, work.result())
+        if not handler_task.done():
+            handler_task.cancel()
+            await asyncio.wait([handler_task])
+        if not handler_task.cancelled():
+            await self._settle_attempt(lease, handler_task.result())
         elif self.stopping:
-            await self._settle(lease, Retry(error="the worker was stopped", not_before=self._clock()))
+            await self._settle_attempt(lease, Retry(error="the worker was stopped", not_before=self._clock()))
         elif not is_lease_lost:  # the handler cancelled itself
-            await self._settle(lease, self._retry_or_fail(lease, "CancelledError"))
+            await self._settle_attempt(lease, self._retry_or_fail(lease, "CancelledError"))
 
-    async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
-        """Run the handler; return its outcome, or the outcome that corresponds to its error."""
+    async def _run_handler(self, lane: _Lane, lease: Lease) -> Outcome:
+        """Run the handler of a job; return its outcome, or the outcome that corresponds to its error."""
         try:
             other_tasks = lane.handling - {asyncio.current_task()}
             if lease.silent and other_tasks:
                 # The job runs alone: if it kills this worker, no other job dies with it.
                 await asyncio.wait(other_tasks)
-            return await self._run_handler(lease)
+            return await self._call_handler(lease)
         except LeaseLostError:  # another attempt has the job
             return None
         except (SessionNotFoundError, GoneError) as error:
@@ -315,7 +318,7 @@ class Worker:
         except Exception as error:
             return self._retry_or_fail(lease, safe_error(error))
 
-    async def _run_handler(self, lease: Lease) -> Outcome:
+    async def _call_handler(self, lease: Lease) -> Outcome:
         """Call the handler of the job, recorded as an operation of its own."""
         job = lease.job
         attributes = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
@@ -329,17 +332,19 @@ class Worker:
         """Return a later attempt as the outcome, or a failure after the last one."""
         if lease.attempt >= self._config.max_attempts:
             return Failed(error=error)
-        return Retry(error=error, not_before=self._clock() + timedelta(seconds=self._delay(lease.attempt)))
+        return Retry(
+            error=error, not_before=self._clock() + timedelta(seconds=self._retry_delay(lease.attempt))
+        )
 
-    def _delay(self, attempt: int) -> float:
+    def _retry_delay(self, attempt: int) -> float:
         # A job that was retried by hand often may have so many attempts that the delay would overflow.
         return self._retry.delay(min(attempt, 20), self._fraction())
 
-    async def _hold_lease(self, work: asyncio.Task[Outcome], lease: Lease) -> bool:
-        """Prolong a lease until the work under it is done; return False when another attempt has the job."""
+    async def _hold_lease(self, handler_task: asyncio.Task[Outcome], lease: Lease) -> bool:
+        """Prolong a lease until its handler has ended; return False as soon as another attempt has the job."""
         while True:
-            await asyncio.wait([work], timeout=self._config.lease_seconds / 3)
-            if work.done():
+            await asyncio.wait([handler_task], timeout=self._config.lease_seconds / 3)
+            if handler_task.done():
                 return True
             try:
                 if not await self._extend_lease(lease):
@@ -357,13 +362,13 @@ class Worker:
             return True
         except (LeaseLostError, GoneError):
             job = await self._read_job(lease)
-            return job is not None and (job.state, job.attempt) == (JobState.DONE, lease.attempt)
+            return job is not None and job.state is JobState.DONE and job.attempt == lease.attempt
 
     async def _read_job(self, lease: Lease) -> Job | None:
         jobs = (await self._storage.jobs(JobQuery(ids=(lease.job.id,)))).items
         return jobs[0] if jobs else None
 
-    async def _settle(self, lease: Lease, outcome: Outcome) -> None:
+    async def _settle_attempt(self, lease: Lease, outcome: Outcome) -> None:
         """Store the outcome of an attempt, and report it.
 
         Without an outcome the handler has ended the job itself, in the commit of its result.
@@ -383,15 +388,16 @@ class Worker:
                 failures += 1
                 if not error.retryable or failures == self._retry.max_attempts:
                     raise
-                await asyncio.sleep(self._delay(failures))
-        if (
-            job is None or job.attempt != lease.attempt
-        ):  # another attempt has the job, and reports its outcome
+                await asyncio.sleep(self._retry_delay(failures))
+        # If another attempt has the job, that attempt reports the outcome.
+        if job is None or job.attempt != lease.attempt:
             log_event(
                 logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt
             )
         elif job.state is JobState.RUNNING:
-            await self._settle(lease, Failed(error="the handler returned None without finishing the job"))
+            await self._settle_attempt(
+                lease, Failed(error="the handler returned None without finishing the job")
+            )
         else:
             self._report_outcome(job)
 
@@ -518,19 +524,19 @@ class Background:
             config=self._config,
             retry=self._retry,
             concurrency=self._config.concurrency,
-            on_event=self._emit,
+            on_event=self._emit_event,
         )
-        self._task = loop.create_task(self._work(worker), name="acms-background")
+        self._task = loop.create_task(self._run_worker(worker), name="acms-background")
         self._task.add_done_callback(_log_worker_failure)
 
-    async def _work(self, worker: Worker) -> None:
+    async def _run_worker(self, worker: Worker) -> None:
         await worker.drain(retries=True)
         if worker.seconds_until_due is not None and not worker.stopping:
             self._alarm = asyncio.get_running_loop().call_later(
                 worker.seconds_until_due, _poke_worker, weakref.ref[Background](self)
             )
 
-    def _emit(self, event: Event) -> None:
+    def _emit_event(self, event: Event) -> None:
         """Pass an event to the session whose log it is about, else to the listener of the first session."""
         session = self._sessions.get(getattr(event, "context_id", ""))
         emit_event(self._on_event if session is None else session.emit, event)
