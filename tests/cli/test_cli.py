@@ -340,9 +340,10 @@ def test_typed_errors(demo: str, tmp_path: Path) -> None:
     assert "CONFIGURATION" in run("sessions", "--db", "mysql://x", code=1).stderr
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"role": "user", "content": "a"}\n{"role": "us', encoding="utf-8")
-    assert (
-        "error VALIDATION: bad.jsonl:2: is not JSON" in run("import", str(bad), "--db", demo, code=1).stderr
-    )
+    error = run("import", str(bad), "--db", demo, code=1).stderr
+    assert error.startswith(f"error VALIDATION: {bad}:2: is not JSON")
+    error = run("import", os.devnull, "--session", "x", "--db", demo, code=1).stderr
+    assert error.startswith(f"error VALIDATION: {os.devnull}: is empty")
     assert "bad" not in [one["session"] for one in call("sessions", "--db", demo)["sessions"]], (
         "nothing was stored"
     )
