@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,6 +30,7 @@ from acms.errors import (
     SessionNotFoundError,
     StorageError,
     ValidationError,
+    NotFoundError,
 )
 from acms.log.validation import PROFILE, same_namespace
 from acms.model import Context, ContextQuery
@@ -204,9 +206,27 @@ Ranking = Annotated[
 ]
 
 
-def parse_version_or_tag(text: str) -> int | str:
-    """Return a version number, or a tag."""
-    return int(text) if text.isdecimal() else text
+_VERSION = re.compile(r"v?[0-9]+")
+
+
+def parse_version(version: str | int) -> int:
+    """Return the number of a version, written as 12 or as v12; the default of an option is a number already."""
+    text = str(version)
+    if not _VERSION.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not a version")
+    return int(text.removeprefix("v"))
+
+
+async def resolve_version(storage: StorageBackend, context_id: str, text: str) -> int:
+    """Return the version that 12, v12 or a tag names; a tag with the name v12 goes first."""
+    if text.isdecimal():
+        return await forks.version_of(storage, context_id, int(text))
+    try:
+        return await forks.version_of(storage, context_id, text)
+    except NotFoundError:
+        if not _VERSION.fullmatch(text):
+            raise
+    return await forks.version_of(storage, context_id, parse_version(text))
 
 
 def _check_version(version_or_tag: str | None) -> str | None:
@@ -341,9 +361,7 @@ class Shell(render.Screen):
         """Open an existing session, or its state at a version or tag."""
         async with self.open_store() as storage:
             context = await self.find_session(storage, name)
-            version = (
-                None if at is None else await forks.version_of(storage, context.id, parse_version_or_tag(at))
-            )
+            version = None if at is None else await resolve_version(storage, context.id, at)
             async with build_session(storage, context, name, ranking=ranking) as session:
                 yield session if version is None else session.at(version)
 

@@ -20,7 +20,7 @@ from acms.cli.base import (
     build_session,
     define_command,
     find_session,
-    parse_version_or_tag,
+    resolve_version,
 )
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
@@ -53,9 +53,12 @@ async def fork_session(
     The default is the newest version. Entries are shared, not copied, unless --copy is set. Running the same command
     again changes nothing.
     """
-    version = None if at is None else parse_version_or_tag(at)
     async with shell.open_session(session) as parent:
         create = parent.copy if copies_entries else parent.fork
+        version = None
+        if at is not None:
+            context = await shell.find_session(parent.storage, session)
+            version = await resolve_version(parent.storage, context.id, at)
         child = await create(version, name)
         branch = (await child.ancestry())[-1]
     value = {
@@ -180,7 +183,7 @@ async def tag_version(
         elif name is not None:
             number = None
             if version is not None:
-                number = await forks.version_of(storage, context.id, parse_version_or_tag(version))
+                number = await resolve_version(storage, context.id, version)
             await forks.tag_version(storage, context.id, name, number, move=move)
         tags = await forks.read_tags(storage, context.id, None)
 
@@ -237,7 +240,7 @@ async def _resolve_side(storage: StorageBackend, text: str, namespace: str, at: 
     session = build_session(storage, context, name)
     if at is None:
         return session
-    version = await forks.version_of(storage, context.id, parse_version_or_tag(at))
+    version = await resolve_version(storage, context.id, at)
     return session.at(version)
 
 

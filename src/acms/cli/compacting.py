@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Full, Session, Shell, create_group, define_command
+from acms.cli.base import At, Full, Session, Shell, create_group, define_command, parse_version
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -23,7 +23,10 @@ compactions = create_group("compact", "Replace the older part of a log with a su
 policy = create_group("policy", "Show or change the compaction policy.", home=compactions)
 
 Version = Annotated[
-    int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary, edit or retraction.")
+    int,
+    typer.Argument(
+        metavar="VERSION", parser=parse_version, help="Version of the summary, edit or retraction."
+    ),
 ]
 
 COMPACTIONS = (

@@ -19,6 +19,7 @@ from acms.cli.base import (
     create_group,
     define_command,
     open_reflector,
+    parse_version,
 )
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
@@ -307,13 +308,12 @@ def _write_sources(screen: Screen, sources: Sequence[Mapping[str, Any]]) -> None
 async def undo_change(
     shell: Shell,
     session: Session,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="Version of the change.")],
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", parser=parse_version, help="Version of the change.")
+    ],
     scope: InScope = "session",
 ) -> None:
     """Undo a change; the facts that it replaced are active again."""
-    number = version.removeprefix("v")
-    if not number.isdecimal():
-        raise typer.BadParameter(f"{version!r} is not a version", param_hint="VERSION")
     name = session
     if _parse_scope(scope) == "namespace":
         async with shell.open_store() as storage:
@@ -323,9 +323,9 @@ async def undo_change(
             raise EntryNotFoundError(f"the namespace {shell.namespace!r} has no profile")
         name = profile.id
     async with shell.open_for_writing(name, works=False) as writer:
-        undo_version = await writer.undo(int(number))
-    value = {"session": session, "scope": scope, "version": undo_version, "undone": int(number)}
-    shell.show_line(value, f"v{undo_version} takes back v{number}")
+        undo_version = await writer.undo(version)
+    value = {"session": session, "scope": scope, "version": undo_version, "undone": version}
+    shell.show_line(value, f"v{undo_version} takes back v{version}")
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +349,10 @@ ManyOption = Annotated[bool, typer.Option("--many", help="Add a value instead of
 ExpectedOption = Annotated[
     int | None,
     typer.Option(
-        "--expected", min=0, metavar="VERSION", help="Require this version of the current fact; 0: none."
+        "--expected",
+        parser=parse_version,
+        metavar="VERSION",
+        help="Require this version of the current fact; 0: none.",
     ),
 ]
 
