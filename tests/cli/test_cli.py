@@ -383,7 +383,8 @@ def test_a_missing_extra_is_named(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error MISSING_EXTRA:")
-    assert "pip install '.[cli]' in a checkout" in done.stderr
+    assert "try: pip install '.[cli]', in a checkout" in done.stderr
+    assert "try: pip install 'acms_engine-VERSION-py3-none-any.whl[cli]', with a wheel" in done.stderr
     done = subprocess.run([sys.executable, "-c", code, "--json"], capture_output=True, text=True)
     assert json.loads(done.stderr)["error"]["code"] == "MISSING_EXTRA"
 
@@ -551,7 +552,7 @@ def test_sessions_are_listed_by_what_they_are_labelled_with_and_a_page_at_a_time
     assert listed("--where", "run=7") == ["c", "b", "a"], "a number is one"
     assert listed("--where", "label=7", "--where", "label=8") == []
     nobody = run("sessions", "--where", "name=nobody", "--db", db).stdout
-    assert nobody == "no sessions like that in namespace 'default'; see acms sessions --all\n"
+    assert nobody == f"no sessions like that in namespace 'default'; see acms sessions --db {db} --all\n"
     assert "'gold' is not KEY=VALUE" in run("sessions", "--where", "gold", "--db", db, code=2).stderr
     first = run("sessions", "--limit", "2", "--db", db).stdout
     assert first.splitlines()[1].split()[0] == "c"

@@ -22,6 +22,7 @@ from acms.cli.base import (
     find_session,
     resolve_version,
 )
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id
@@ -54,11 +55,11 @@ async def fork_session(
     again changes nothing.
     """
     async with shell.open_session(session) as parent:
-        create = parent.copy if copies_entries else parent.fork
         version = None
         if at is not None:
             context = await shell.find_session(parent.storage, session)
             version = await resolve_version(parent.storage, context.id, at)
+        create = parent.copy if copies_entries else parent.fork
         child = await create(version, name)
         branch = (await child.ancestry())[-1]
     value = {
@@ -125,9 +126,8 @@ async def merge_branch(
     def draw() -> None:
         _draw_diff(shell, str(merge_result))
         if merge_result.version is not None:
-            shell.line(
-                f"merged as v{merge_result.version}; acms undo {session} {merge_result.version} takes it back"
-            )
+            undo = keep_store(f"acms undo {session} {merge_result.version}")
+            shell.line(f"merged as v{merge_result.version}; {undo} takes it back")
         elif merge_result:
             shell.line("nothing was written")
 

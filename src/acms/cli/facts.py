@@ -21,6 +21,7 @@ from acms.cli.base import (
     open_reflector,
     parse_version,
 )
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
@@ -233,7 +234,8 @@ async def explain_fact(
             if successor is not None:
                 shell.list(FACTS, [successor])
             _write_sources(shell, evidence)
-            shell.line(f"take that back: acms facts undo {session} {retirement.version}", "dim")
+            undo = keep_store(f"acms facts undo {session} {retirement.version}")
+            shell.line(f"take that back: {undo}", "dim")
 
     value = {
         "session": session,
@@ -465,7 +467,7 @@ async def reflect_on_session(
 
     def draw() -> None:
         if not wait:
-            shell.line(f"job {job.id} is waiting for a worker: acms worker")
+            shell.line(f"job {job.id} is waiting for a worker: {keep_store('acms worker')}")
             return
         decisions = [decision for reflection in reflections for decision in reflection.decisions]
         if decisions:
