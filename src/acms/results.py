@@ -432,7 +432,7 @@ class SessionStats:
     counter: str
     #: What ranks its recalls: "words", or the name of the embedder's model.
     tier: str = "words"
-    #: Share of its entries that lack no vectors; 1 without an embedder.
+    #: Share of its entries whose vectors are computed; 1 without an embedder.
     coverage: float = 1.0
     #: Entries that answers cited so far, and how often, also at a past version.
     cited: int = 0
