@@ -432,7 +432,7 @@ class SessionStats:
     counter: str
     #: The kind of ranking of its recalls: "words", or the name of the embedder's model.
     tier: str = "words"
-    #: Share of its entries that have vectors; 1 without an embedder.
+    #: Share of its entries whose vectors are computed; 1 without an embedder.
     coverage: float = 1.0
     #: Number of entries that answers have cited until now, and of their citations; the same at a past version.
     cited: int = 0

@@ -71,7 +71,7 @@ __all__ = ["ACMS"]
 
 @trace_class
 class ACMS(View):
-    """Session-scoped context manager for agents (seed 004).
+    """Session-scoped context manager for agents.
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
     session; many objects and processes may share a session and a storage, which is a handle, or the URL or path of a

@@ -155,6 +155,13 @@ def test_times(tmp_path: Path, said: object, expected: datetime) -> None:
         ('[\n{"role": "user", "content": "a"},\n{]', "chat.json", "chat.json:3", "not JSON"),
         ('{"role": "user", "content": "a"}\n\n{"role": "us', "chat.jsonl", "chat.jsonl:3", "not JSON"),
         (
+            '{"role": "user", "content": "a"}\n{"role": "user",\n{}\n',
+            "chat.jsonl",
+            "chat.jsonl:2",
+            "not JSON",
+        ),
+        ('{"role": "user", "content":\n\n', "chat.json", "chat.json:1", "not JSON"),
+        (
             '{"role": "user", "content": "a"}\n[]\n',
             "chat.jsonl",
             "chat.jsonl:2",

@@ -340,9 +340,10 @@ def test_typed_errors(demo: str, tmp_path: Path) -> None:
     assert "CONFIGURATION" in run("sessions", "--db", "mysql://x", code=1).stderr
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"role": "user", "content": "a"}\n{"role": "us', encoding="utf-8")
-    assert (
-        "error VALIDATION: bad.jsonl:2: is not JSON" in run("import", str(bad), "--db", demo, code=1).stderr
-    )
+    error = run("import", str(bad), "--db", demo, code=1).stderr
+    assert error.startswith(f"error VALIDATION: {bad}:2: is not JSON")
+    error = run("import", os.devnull, "--session", "x", "--db", demo, code=1).stderr
+    assert error.startswith(f"error VALIDATION: {os.devnull}: is empty")
     assert "bad" not in [one["session"] for one in call("sessions", "--db", demo)["sessions"]], (
         "nothing was stored"
     )
@@ -382,7 +383,8 @@ def test_a_missing_extra_is_named(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error MISSING_EXTRA:")
-    assert "pip install '.[cli]' in a checkout" in done.stderr
+    assert "try: pip install '.[cli]', in a checkout" in done.stderr
+    assert "try: pip install 'acms_engine-VERSION-py3-none-any.whl[cli]', with a wheel" in done.stderr
     done = subprocess.run([sys.executable, "-c", code, "--json"], capture_output=True, text=True)
     assert json.loads(done.stderr)["error"]["code"] == "MISSING_EXTRA"
 
@@ -550,7 +552,7 @@ def test_sessions_are_listed_by_what_they_are_labelled_with_and_a_page_at_a_time
     assert listed("--where", "run=7") == ["c", "b", "a"], "a number is one"
     assert listed("--where", "label=7", "--where", "label=8") == []
     nobody = run("sessions", "--where", "name=nobody", "--db", db).stdout
-    assert nobody == "no sessions like that in namespace 'default'; see acms sessions --all\n"
+    assert nobody == f"no sessions like that in namespace 'default'; see acms sessions --db {db} --all\n"
     assert "'gold' is not KEY=VALUE" in run("sessions", "--where", "gold", "--db", db, code=2).stderr
     first = run("sessions", "--limit", "2", "--db", db).stdout
     assert first.splitlines()[1].split()[0] == "c"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from tests.cli.test_cli import call, run
+from acms.cli import hints
+from acms.cli.commands import app
+from tests.cli.test_cli import call, run, shell
 
 
 @pytest.mark.parametrize("name", ["notes.db", "notes.sqlite", "notes.sqlite3", "a folder/notes.db"])
@@ -37,6 +43,123 @@ def test_usage_errors_do_not_name_the_library() -> None:
         in run("recall", "u", "x", "--budget", "many", code=2).stderr
     )
     assert "'--budget': '-5' must be at least 0" in run("recall", "u", "x", "--budget", "-5", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("recall", "s", "q", "--budget", "-5"), "Invalid value for '--budget': '-5' must be at least 0"),
+        (("recall", "s"), "Missing argument 'QUERY'."),
+        (("recal", "s"), "No such command 'recal'. Did you mean"),
+        (("sessions", "stat", "s"), "No such command 'stat'. Did you mean 'stats'"),
+        (("import", "/absent/file.json"), "'/absent/file.json' does not exist"),
+    ],
+)
+def test_a_usage_error_is_json_too(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments, "--json", code=2)
+    error = json.loads(result.stderr)["error"]
+    assert message in error["message"]
+    assert (error["code"], error["options"], error["retryable"]) == ("VALIDATION", [], False)
+    assert result.stdout == ""
+
+
+def test_a_text_that_looks_like_the_option_is_a_text(tmp_path: Path) -> None:
+    result = run("add", "u", "--db", str(tmp_path / "notes.db"), "--", "robot", "--json", code=2)
+    assert result.stderr.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sessions", "describe", "u"), "No such command 'describe'. The commands are list, stats"),
+        (("facts", "histroy", "u", "orders"), "No such command 'histroy'. Did you mean 'history'?"),
+        (("facts", "u", "orders"), "Got unexpected extra argument(s) (orders)"),
+    ],
+)
+def test_a_command_that_a_group_does_not_have(arguments: tuple[str, ...], message: str) -> None:
+    assert message in run(*arguments, code=2).stderr
+
+
+def test_eval_says_which_package_it_needs() -> None:
+    code = "import sys; sys.modules['acms_eval'] = None; from acms.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "eval", "run"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "'eval' needs acms-eval: pip install ./packages/acms-eval" in done.stderr
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "acms", "--version"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (shell("--version").stdout, "")
+
+
+# ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_versions_are_accepted_as_they_are_printed(tmp_path: Path) -> None:
+    db = ("--db", str(tmp_path / "notes.db"))
+    for text in ("We use Redis.", "We deploy on Tuesdays.", "Thank you."):
+        run("add", "u", "user", text, *db)
+    run("retract", "u", "v2", *db)
+    assert call("window", "u", "--at", "v1", *db)["version"] == 1
+    assert [one["version"] for one in call("history", "u", "--after", "v3", *db)["entries"]] == [4]
+    assert call("fork", "u", "--at", "v2", "--as", "f", *db)["fork"] == 2
+    assert call("tag", "u", "first", "v1", *db)["tags"] == {"first": 1}
+    assert call("diff", "u@v1", "u@v3", *db)["different"] is True
+    assert call("sessions", "at", "u", "v3", *db)["stats"]["version"] == 3
+    assert run("events", "u", "--after", "v3", *db).stdout.startswith("4\t")
+    assert call("undo", "u", "v4", *db)["undone"] == 4
+    assert "does not exist yet" in run("window", "u", "--at", "v99", *db, code=1).stderr
+    assert "'v' is not a version" in run("undo", "u", "v", *db, code=2).stderr
+
+
+def test_a_tag_goes_before_a_version(tmp_path: Path) -> None:
+    db = ("--db", str(tmp_path / "notes.db"))
+    for text in ("We use Redis.", "We deploy on Tuesdays.", "Thank you."):
+        run("add", "u", "user", text, *db)
+    run("tag", "u", "v3", "1", *db)
+    assert call("window", "u", "--at", "v3", *db)["version"] == 1
+    assert call("window", "u", "--at", "3", *db)["version"] == 3
+
+
+# ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_commands_in_hints_keep_the_store(tmp_path: Path) -> None:
+    db = str(tmp_path / "my notes.db")
+    assert f"try: acms add --db '{db}' SESSION user TEXT" in run("facts", "u", "--db", db, code=1).stderr
+    run("add", "u", "user", "Hello.", "--db", db)
+    error = json.loads(run("recall", "nobody", "q", "--db", db, "--json", code=1).stderr)["error"]
+    assert error["options"] == [f"acms sessions --db '{db}' --all lists them"]
+    assert f"acms facts reflect --db '{db}' finds them" in run("facts", "u", "--db", db).stdout
+
+
+def test_hints_name_no_store_that_was_not_given_and_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACMS_DB", str(tmp_path / "notes.db"))
+    assert "try: acms add SESSION user TEXT" in run("facts", "u", code=1).stderr
+    hints.given_store.set("postgresql://me:secret@db/acms")
+    assert hints.keep_store("acms jobs lists them") == "acms jobs --db URL lists them"
+    hints.given_store.set(None)
+
+
+def test_hints_know_every_command_of_a_group() -> None:
+    def subcommands(group: object) -> set[str]:
+        found: set[str] = set()
+        for name, command in getattr(group, "commands", {}).items():
+            found |= {name} | subcommands(command)
+        return found
+
+    groups = getattr(get_command(app), "commands", {}).values()
+    assert set().union(*map(subcommands, groups)) == set(hints.SUBCOMMANDS)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    file = tmp_path / "note.txt"
+    file.write_text("Buy milk.")
+    error = run("sessions", "--db", str(file), code=1).stderr
+    assert f"{file} is not an ACMS database" in error
+    assert "try: a file: --db notes.db" in run("sessions", "--db", "notes", code=1).stderr
 
 
 def test_a_text_that_was_cut_to_nothing_says_so(tmp_path: Path) -> None:

@@ -125,13 +125,14 @@ def test_a_file_is_made_and_brought_up_to_date(tmp_path: Path) -> None:
 
 
 def test_a_table_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
-    lines = run("--status", "--db", old_file(tmp_path / "old.db")).stdout.splitlines()
+    old = old_file(tmp_path / "old.db")
+    lines = run("--status", "--db", old).stdout.splitlines()
     assert lines[0].split() == ["version", "applied", "needs", "checksum"]
     for line, (number, checksum, _), there in zip(
         lines[1:-1], load_migrations("sqlite"), ["yes", *["no"] * (OF_FILES - 1)], strict=True
     ):
         assert line.split() == [str(number), there, str(number), checksum[:12]]
-    assert lines[-1] == f"{OF_FILES - 1} to apply: acms migrate"
+    assert lines[-1] == f"{OF_FILES - 1} to apply: acms migrate --db {old}"
 
 
 def test_a_file_that_is_opened_read_only_is_not_migrated(tmp_path: Path) -> None:

@@ -176,7 +176,21 @@ def test_many_threads_share_one_session(url: str) -> None:
 
 async def test_refuses_to_block_a_running_event_loop() -> None:
     session = sync.ACMS("s", open_storage("memory://"))
-    with pytest.raises(HandleError):
+    with pytest.raises(HandleError) as refused:
+        session.ingest("user", "hello")
+    awaited, in_a_thread = refused.value.options
+    assert "async with ACMS" in awaited
+    assert "asyncio.to_thread" in in_a_thread
+
+
+def test_a_closed_session_is_opened_again_without_async() -> None:
+    session = sync.ACMS("s", open_storage("memory://"))
+    session.close()
+    with pytest.raises(HandleError) as refused:
+        session.ingest("user", "hello")
+    assert refused.value.options[0] == "open it again: `with session:`"
+    assert refused.value.__notes__[0] == "try: open it again: `with session:`"
+    with session:
         session.ingest("user", "hello")
 
 

@@ -150,8 +150,8 @@ def _write_newer_version(path: Path, _context: str) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path, str], None], type[ACMSError], str | None]] = {
-    "garbage": (_write_garbage, CorruptRecordError, "not an SQLite database"),
-    "short": (_write_short_file, CorruptRecordError, "not an SQLite database"),
+    "garbage": (_write_garbage, CorruptRecordError, "not an ACMS database"),
+    "short": (_write_short_file, CorruptRecordError, "not an ACMS database"),
     "garbage-pages": (_garbage_pages, CorruptRecordError, None),
     "garbage-header": (_garbage_header, CorruptRecordError, None),
     "truncated": (_truncate_file, CorruptRecordError, None),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from acms.testing.embedder import HashEmbedder
+from acms.testing import HashEmbedder
 from tests.inspector.bad_answers import NAMESPACE, RULES, plant
 from tests.inspector.conftest import Watched, aside, inspecting
 from tests.inspector.pictures import (

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Prompt
+from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
 from acms.codecs import OpenAIChat
+from acms.prompt.manifest import Manifest
 
 NAMES = [
     f"{shop}-{part}" for shop in ("orders", "billing", "search", "cart") for part in ("api", "db", "cache")
@@ -143,3 +144,44 @@ async def test_a_recall_adds_what_a_cut_document_does_not_show() -> None:
     assert texts.count("lifts 40 tons.") == 1
     assert rendered.tokens.upper_bound <= 1200
     assert rendered.use.free < 120
+
+
+@pytest.mark.parametrize("budget", [400, 100_000])
+async def test_an_empty_output_stays_empty(budget: int) -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        for n in range(20):
+            await session.ingest("user", f"Earlier question {n} about lunch and more.")
+            await session.ingest("assistant", f"Earlier answer {n}.")
+        await session.ingest("user", "Make the folder.")
+        await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "mkdir", "arguments": "{}"}])
+        await session.ingest("tool", "", tool_call_id="c1")
+        rendered = await Prompt(OpenAIChat("gpt-4o")).history(session).user("Next?").render(budget=budget)
+    outputs = [part.output for one in rendered.placed for part in one.parts if isinstance(part, ToolResult)]
+    assert outputs == [""]
+    assert Manifest.from_json(rendered.manifest.to_json()) == rendered.manifest
+
+
+@pytest.mark.parametrize("calls", [1, 2, 6])
+async def test_arguments_are_only_cut_if_that_saves_tokens(calls: int) -> None:
+    query = "which orders of customer {0} came in from the northern warehouse on Monday, and why late"
+    arguments = [json.dumps({"q": query.format(n)}) for n in range(calls)]
+    codec = OpenAIChat("gpt-4o")
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        for n in range(30):
+            await session.ingest("user", f"Earlier question {n} about lunch and more.")
+            await session.ingest("assistant", f"Earlier answer {n}.")
+        await session.ingest("user", "Find it.")
+        tool_calls = [
+            {"id": f"c{n}", "name": "search", "arguments": text} for n, text in enumerate(arguments)
+        ]
+        await session.ingest("assistant", "", tool_calls=tool_calls)
+        for n in range(calls):
+            await session.ingest("tool", "order 4711 was late because of snow; " * 12, tool_call_id=f"c{n}")
+        await session.ingest("assistant", "Snow.")
+        for budget in (600, 1_000, 3_000):
+            rendered = await Prompt(codec).history(session).user("Next?").render(budget=budget)
+            shown = [part for one in rendered.placed for part in one.parts if isinstance(part, ToolCall)]
+            for part, whole in zip(shown, arguments, strict=False):
+                count = codec.counter.count
+                assert part.arguments == whole or count(part.arguments) < count(whole)
+            assert Manifest.from_json(rendered.manifest.to_json()) == rendered.manifest

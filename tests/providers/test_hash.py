@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -36,3 +39,10 @@ async def test_words_that_cancel_each_other_out_have_a_vector() -> None:
 def test_a_dimension_is_a_whole_number(dimension: int) -> None:
     with pytest.raises(ConfigurationError, match="dimension"):
         HashEmbedder(dimension)
+
+
+def test_it_needs_no_pytest() -> None:
+    without_pytest = "import sys; sys.modules['pytest'] = None; "
+    code = without_pytest + "from acms.testing import HashEmbedder; print(HashEmbedder(8).model)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("hash/8\n", "")

@@ -419,12 +419,16 @@ async def test_a_message_that_is_refused_in_parts_too_has_no_vector_and_the_ledg
         HTTPEmbedder(server.url, "m", dimension=16) as embedder,
         ACMS("s", open_storage("memory://"), embedder) as session,
     ):
-        for text in ("We chose PostgreSQL for the orders.", "x" * 300, "Lunch is at noon."):
+        ids = [
             await session.ingest("user", text)
+            for text in ("We chose PostgreSQL for the orders.", "x" * 300, "Lunch is at noon.")
+        ]
         await session.wait_pending()
         items = await session.recall("which orders", budget=500)
         assert items.coverage == pytest.approx(2 / 3)
-        assert items.ledger.warnings == ("1 of 3 messages have no vector: ranked by words alone",)
+        assert items.ledger.warnings == (
+            f"m does not read 1 of 3 messages: ranked by words alone ({ids[1]})",
+        )
         calls = len(server.calls)
         await session.wait_pending()
         await session.recall("which orders", budget=500)

@@ -598,11 +598,30 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
         assert "我们的数据库是PostgreSQL" in contents_of(items)
         assert items.coverage == 0  # the question was not compared by meaning
         assert items.ledger.warnings == (
-            "fake-1 does not read the language of some texts: they are ranked by words alone",
+            "fake-1 does not read the language of the question: ranked by words alone",
         )
         assert (await session.recall("数据库")).ledger.warnings == ()
         items = await session.recall("orders")
-        assert items.ledger.warnings == ("1 of 3 messages have no vector: ranked by words alone",)
+        unread_id = next(item.id for item in items if not item.content.isascii())
+        assert items.ledger.warnings == (
+            f"fake-1 does not read 1 of 3 messages: ranked by words alone ({unread_id})",
+        )
+        assert (await session.recall("orders")).ledger.warnings == ()
+
+
+async def test_vectors_that_are_not_computed_yet_are_reported_every_time(storage: Storage) -> None:
+    embedder = FakeEmbedder()
+    async with with_embedder(storage, embedder) as session:
+        await ingest_texts(session, "orders run on PostgreSQL", "lunch is at noon")
+        await session.wait_pending()
+        embedder.answer = embed_unless_poisoned
+        (late,) = await ingest_texts(session, "the poison moved to Valkey")
+        await session.wait_pending()
+        for _ in range(2):
+            items = await session.recall("orders")
+            assert items.ledger.warnings == (
+                f"1 of 3 messages have no vector yet: ranked by words alone ({late})",
+            )
 
 
 # ── made again ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acms import ACMSConfig, Privacy, PrivacyConfig
-from acms.testing.embedder import HashEmbedder
+from acms.testing import HashEmbedder
 from tests.server.document import checked_by_document
 from tests.server.serving import Service, serving
 

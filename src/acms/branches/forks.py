@@ -335,7 +335,11 @@ def _unknown_tag_error(name: str, tags: Mapping[str, Mapping[str, Json]]) -> Not
         existing_names = f"there are: {', '.join(sorted(tags)[:_LISTED])}"
     if len(tags) > _LISTED:
         existing_names += ", …"
-    return NotFoundError(f"no version has the name {name!r}; {existing_names}", options=_describe_tags(tags))
+    options = _describe_tags(tags)
+    number = name.removeprefix("v")
+    if number.isdecimal():
+        options.insert(0, f"a version is a number: {number}")
+    return NotFoundError(f"no version has the name {name!r}; {existing_names}", options=options)
 
 
 def _sort_tags(tags: Mapping[str, Mapping[str, Json]]) -> list[tuple[int, str]]:

@@ -43,6 +43,8 @@ def _open_closed_streams() -> None:
 def _report_missing_extra(error: MissingExtraError) -> None:
     if "--json" not in sys.argv:
         print(f"error {error.code}: {error}", file=sys.stderr)
+        for option in error.options:
+            print(f"  try: {option}", file=sys.stderr)
         return
     value = {
         "code": error.code,

@@ -5,27 +5,32 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from acms import providers
 from acms.branches import forks
 from acms.cli import render
+from acms.cli.hints import given_store
 from acms.config import ACMSConfig
 from acms.errors import (
     ACMSError,
     ConfigurationError,
     MissingExtraError,
+    NotFoundError,
     SessionNotFoundError,
     StorageError,
     ValidationError,
@@ -52,8 +57,30 @@ GROUPS = {
 """The commands, in the order of the help."""
 
 
+def _asks_for_json(words: Sequence[str]) -> bool:
+    options = words[: words.index("--")] if "--" in words else words
+    return "--json" in options
+
+
 class GroupedCommands(TyperGroup):
     """The application, whose help lists its commands in groups."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        """Run a command line; with --json, a usage error is JSON too."""
+        given_store.set(None)
+        words = sys.argv[1:] if args is None else args
+        if not _asks_for_json(words):
+            return super().main(args, *rest, **options)
+        options["standalone_mode"] = False  # raises errors instead of printing them
+        try:
+            code = super().main(args, *rest, **options)
+        except TyperException as error:
+            code = error.exit_code
+            render.write_usage_error(error.format_message())
+        except typer.Abort:
+            code = 1
+            print("Aborted!", file=sys.stderr)
+        sys.exit(code)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order of their groups, then those without a group."""
@@ -69,6 +96,12 @@ class GroupedCommands(TyperGroup):
         except typer.BadParameter as error:
             error.message = _describe_bad_parameter(error)
             raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first word names; `eval` is in a package of its own."""
+        if args[0] == "eval" and "eval" not in self.commands:
+            ctx.fail("'eval' needs acms-eval: pip install ./packages/acms-eval, in a checkout")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group."""
@@ -114,6 +147,21 @@ app = typer.Typer(
 )
 
 
+_FIRST_WORD = "acms.first_word"
+"""Where the context of a group keeps a first word that is not one of its commands."""
+
+
+def _describe_unknown_command(group: TyperGroup, default: str, word: str) -> str | None:
+    """Return the error for a first word that is no command, or None if it was an argument of the default command."""
+    similar = get_close_matches(word, group.commands)
+    if similar:
+        return f"No such command {word!r}. Did you mean {' or '.join(map(repr, similar))}?"
+    takes_arguments = any(one.param_type_name == "argument" for one in group.commands[default].params)
+    if takes_arguments:
+        return None
+    return f"No such command {word!r}. The commands are {', '.join(group.commands)}."
+
+
 def create_group(name: str, help: str, *, home: typer.Typer = app, default: str | None = None) -> typer.Typer:
     """Register a group of commands; the arguments of the default command may follow the name of the group."""
 
@@ -121,8 +169,18 @@ def create_group(name: str, help: str, *, home: typer.Typer = app, default: str 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             first_word = args[0] if args else ""
             if default is not None and first_word != "--help" and first_word not in self.commands:
+                ctx.meta[_FIRST_WORD] = first_word
                 args = [default, *args]
             return super().parse_args(ctx, args)
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except TyperException as error:
+                word = ctx.meta.get(_FIRST_WORD)
+                if default is not None and word and "unexpected extra argument" in error.message:
+                    error.message = _describe_unknown_command(self, default, word) or error.message
+                raise
 
     hint = None
     if default is not None:
@@ -166,7 +224,16 @@ def parse_store(text: str | None) -> str | None:
     if text is None or ":memory:" in text or text.startswith("sqlite:") or "://" in text:
         return text
     path = Path(text)
-    return file_url(path) if path.suffix.lower() in (".db", ".sqlite", ".sqlite3") else text
+    is_named_like_database = path.suffix.lower() in (".db", ".sqlite", ".sqlite3")
+    is_other_file = path.suffix.lower() != ".toml" and path.is_file()
+    return file_url(path) if is_named_like_database or is_other_file else text
+
+
+def _take_store(context: typer.Context, text: str | None) -> str | None:
+    """Parse `--db`, and record for hints that it was given."""
+    source = context.get_parameter_source("db")
+    given_store.set(text if source is not None and source.name == "COMMANDLINE" else None)
+    return parse_store(text)
 
 
 Db = Annotated[
@@ -175,7 +242,7 @@ Db = Annotated[
         "--db",
         envvar="ACMS_DB",
         metavar="URL|FILE",
-        callback=parse_store,
+        callback=_take_store,
         help="The store; default: a file in your data folder.",
     ),
 ]
@@ -204,9 +271,27 @@ Ranking = Annotated[
 ]
 
 
-def parse_version_or_tag(text: str) -> int | str:
-    """Return a version number, or a tag."""
-    return int(text) if text.isdecimal() else text
+_VERSION = re.compile(r"v?[0-9]+")
+
+
+def parse_version(version: str | int) -> int:
+    """Return the number of a version, written as 12 or as v12; the default of an option is a number already."""
+    text = str(version)
+    if not _VERSION.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not a version")
+    return int(text.removeprefix("v"))
+
+
+async def resolve_version(storage: StorageBackend, context_id: str, text: str) -> int:
+    """Return the version that 12, v12 or a tag names; a tag with the name v12 goes first."""
+    if text.isdecimal():
+        return await forks.version_of(storage, context_id, int(text))
+    try:
+        return await forks.version_of(storage, context_id, text)
+    except NotFoundError:
+        if not _VERSION.fullmatch(text):
+            raise
+    return await forks.version_of(storage, context_id, parse_version(text))
 
 
 def _check_version(version_or_tag: str | None) -> str | None:
@@ -341,9 +426,7 @@ class Shell(render.Screen):
         """Open an existing session, or its state at a version or tag."""
         async with self.open_store() as storage:
             context = await self.find_session(storage, name)
-            version = (
-                None if at is None else await forks.version_of(storage, context.id, parse_version_or_tag(at))
-            )
+            version = None if at is None else await resolve_version(storage, context.id, at)
             async with build_session(storage, context, name, ranking=ranking) as session:
                 yield session if version is None else session.at(version)
 
@@ -478,7 +561,12 @@ class FileStore(Protocol):
 @asynccontextmanager
 async def open_store(db: str | None, *, write: bool = False) -> AsyncGenerator[Handle]:
     """Open the store; only a command that writes creates one."""
-    storage = open_storage(db or file_url(data_file()))
+    try:
+        storage = open_storage(db or file_url(data_file()))
+    except ConfigurationError as error:
+        if db is None or "://" in db:
+            raise
+        raise ConfigurationError(str(error), options=("a file: --db notes.db", *error.options)) from error
     if isinstance(storage, FileStore):
         prepare_database_file(storage.path, write, "acms add SESSION user TEXT", is_named=db is not None)
     try:

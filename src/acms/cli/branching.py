@@ -20,8 +20,9 @@ from acms.cli.base import (
     build_session,
     define_command,
     find_session,
-    parse_version_or_tag,
+    resolve_version,
 )
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id
@@ -53,8 +54,11 @@ async def fork_session(
     The default is the newest version. Entries are shared, not copied, unless --copy is set. Running the same command
     again changes nothing.
     """
-    version = None if at is None else parse_version_or_tag(at)
     async with shell.open_session(session) as parent:
+        version = None
+        if at is not None:
+            context = await shell.find_session(parent.storage, session)
+            version = await resolve_version(parent.storage, context.id, at)
         create = parent.copy if copies_entries else parent.fork
         child = await create(version, name)
         branch = (await child.ancestry())[-1]
@@ -122,9 +126,8 @@ async def merge_branch(
     def draw() -> None:
         _draw_diff(shell, str(merge_result))
         if merge_result.version is not None:
-            shell.line(
-                f"merged as v{merge_result.version}; acms undo {session} {merge_result.version} takes it back"
-            )
+            undo = keep_store(f"acms undo {session} {merge_result.version}")
+            shell.line(f"merged as v{merge_result.version}; {undo} takes it back")
         elif merge_result:
             shell.line("nothing was written")
 
@@ -180,7 +183,7 @@ async def tag_version(
         elif name is not None:
             number = None
             if version is not None:
-                number = await forks.version_of(storage, context.id, parse_version_or_tag(version))
+                number = await resolve_version(storage, context.id, version)
             await forks.tag_version(storage, context.id, name, number, move=move)
         tags = await forks.read_tags(storage, context.id, None)
 
@@ -237,7 +240,7 @@ async def _resolve_side(storage: StorageBackend, text: str, namespace: str, at: 
     session = build_session(storage, context, name)
     if at is None:
         return session
-    version = await forks.version_of(storage, context.id, parse_version_or_tag(at))
+    version = await resolve_version(storage, context.id, at)
     return session.at(version)
 
 

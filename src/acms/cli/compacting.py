@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Full, Session, Shell, create_group, define_command
+from acms.cli.base import At, Full, Session, Shell, create_group, define_command, parse_version
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -23,7 +24,10 @@ compactions = create_group("compact", "Replace the older part of a log with a su
 policy = create_group("policy", "Show or change the compaction policy.", home=compactions)
 
 Version = Annotated[
-    int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary, edit or retraction.")
+    int,
+    typer.Argument(
+        metavar="VERSION", parser=parse_version, help="Version of the summary, edit or retraction."
+    ),
 ]
 
 COMPACTIONS = (
@@ -83,7 +87,7 @@ async def compact_session(
 
     def draw() -> None:
         if not wait:
-            shell.line(f"job {job.id} is waiting for a worker: acms worker")
+            shell.line(f"job {job.id} is waiting for a worker: {keep_store('acms worker')}")
         elif compaction is None:
             shell.line(f"nothing was compacted: {job.reason}")
         else:

@@ -44,7 +44,7 @@ async def list_events(
     JSON object.
     """
     async with shell.open_session(session) as reader:
-        async for event in reader.events(after=after, follow=follow):
+        async for event in reader.events(after=after.removeprefix("v"), follow=follow):
             _write_event(shell, event)
 
 

@@ -19,7 +19,9 @@ from acms.cli.base import (
     create_group,
     define_command,
     open_reflector,
+    parse_version,
 )
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
@@ -232,7 +234,8 @@ async def explain_fact(
             if successor is not None:
                 shell.list(FACTS, [successor])
             _write_sources(shell, evidence)
-            shell.line(f"take that back: acms facts undo {session} {retirement.version}", "dim")
+            undo = keep_store(f"acms facts undo {session} {retirement.version}")
+            shell.line(f"take that back: {undo}", "dim")
 
     value = {
         "session": session,
@@ -307,13 +310,12 @@ def _write_sources(screen: Screen, sources: Sequence[Mapping[str, Any]]) -> None
 async def undo_change(
     shell: Shell,
     session: Session,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="Version of the change.")],
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", parser=parse_version, help="Version of the change.")
+    ],
     scope: InScope = "session",
 ) -> None:
     """Undo a change; the facts that it replaced are active again."""
-    number = version.removeprefix("v")
-    if not number.isdecimal():
-        raise typer.BadParameter(f"{version!r} is not a version", param_hint="VERSION")
     name = session
     if _parse_scope(scope) == "namespace":
         async with shell.open_store() as storage:
@@ -323,9 +325,9 @@ async def undo_change(
             raise EntryNotFoundError(f"the namespace {shell.namespace!r} has no profile")
         name = profile.id
     async with shell.open_for_writing(name, works=False) as writer:
-        undo_version = await writer.undo(int(number))
-    value = {"session": session, "scope": scope, "version": undo_version, "undone": int(number)}
-    shell.show_line(value, f"v{undo_version} takes back v{number}")
+        undo_version = await writer.undo(version)
+    value = {"session": session, "scope": scope, "version": undo_version, "undone": version}
+    shell.show_line(value, f"v{undo_version} takes back v{version}")
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +351,10 @@ ManyOption = Annotated[bool, typer.Option("--many", help="Add a value instead of
 ExpectedOption = Annotated[
     int | None,
     typer.Option(
-        "--expected", min=0, metavar="VERSION", help="Require this version of the current fact; 0: none."
+        "--expected",
+        parser=parse_version,
+        metavar="VERSION",
+        help="Require this version of the current fact; 0: none.",
     ),
 ]
 
@@ -462,7 +467,7 @@ async def reflect_on_session(
 
     def draw() -> None:
         if not wait:
-            shell.line(f"job {job.id} is waiting for a worker: acms worker")
+            shell.line(f"job {job.id} is waiting for a worker: {keep_store('acms worker')}")
             return
         decisions = [decision for reflection in reflections for decision in reflection.decisions]
         if decisions:

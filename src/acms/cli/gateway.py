@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acms.cli.base import Ranking, Shell, app, create_embedder, data_file, define_command, file_url
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, strip_control_characters
 from acms.cli.serving import default_store_url, log_to_stderr, open_socket, serve_until_stopped
 from acms.config import ACMSConfig
@@ -241,7 +242,8 @@ async def explain_requests(
             shell.line(f"left out of the newest one: messages {_write_ranges(newest['left_out'])}")
         for line in _explain_recall(newest):
             shell.line(line)
-        shell.line(f"acms inspect shows each request with its reasons; namespace {namespace}", "dim")
+        inspect = keep_store("acms inspect")
+        shell.line(f"{inspect} shows each request with its reasons; namespace {namespace}", "dim")
 
     shell.show({"session": session, "namespace": namespace, "requests": requests}, draw)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from acms.branches.importers import FORMATS, Import, open_import
 from acms.branches.importing import Importer, Plan, Stored, survey_import
 from acms.cli.base import Shell, allow_interrupt, define_command, get_or_create_session, iterate_contexts
 from acms.cli.render import Column
-from acms.errors import ACMSError
+from acms.errors import ACMSError, ValidationError
 from acms.ports import StorageBackend
 from acms.session import ACMS
 
@@ -97,13 +97,45 @@ async def import_transcripts(
         data = limits.read_within(sys.stdin.buffer, "stdin") if path.name == "-" else None
     if data is not None:
         path = Path("stdin")
+    with _path_as_given(path):
+        await _import_file(shell, path, data, session, format, trust=trust, dry_run=dry_run)
+    return 0
+
+
+# ── one file ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _path_as_given(path: Path) -> Generator[None]:
+    """Let errors about a file name its path as the user gave it, not only the name of the file."""
+    try:
+        yield
+    except ValidationError as error:
+        if not error.field.startswith(path.name):
+            raise
+        message = str(error).removeprefix(f"{error.field}: ")
+        field = f"{path}{error.field.removeprefix(path.name)}"
+        raise type(error)(message, field=field, options=error.options) from error
+
+
+async def _import_file(
+    shell: Shell,
+    path: Path,
+    data: bytes | None,
+    session: str | None,
+    format: str | None,
+    *,
+    trust: bool,
+    dry_run: bool,
+) -> None:
+    """Import a file, or the `data` of stdin."""
     source = open_import(path, format=format, data=data, trust=trust)
     if source.format == "chat" and session is None and data is not None:
         raise typer.BadParameter("is needed when the messages come from stdin", param_hint="--session")
     plans = await survey_import(source)
     if dry_run:
         _show_file(shell, source, _planned_json(plans, session or path.stem))
-        return 0
+        return
     async with shell.open_store(write=True) as storage:
         importer = await _create_importer(shell, storage, follows=True)
         with shell.progress(f"importing {path.name}") as report:
@@ -113,10 +145,6 @@ async def import_transcripts(
             await _show_chat(shell, storage, sessions[0])
         else:
             _show_file(shell, source, sessions)
-    return 0
-
-
-# ── one file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Sessions:

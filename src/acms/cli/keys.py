@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acms.cli.base import Shell, create_group, data_file, define_command, file_url, prepare_database_file
+from acms.cli.base import (
+    Shell,
+    create_group,
+    data_file,
+    define_command,
+    file_url,
+    parse_version,
+    prepare_database_file,
+)
 from acms.cli.render import Column, fields_of
 from acms.config import ACMSConfig
 from acms.storage import open_storage
@@ -188,7 +196,9 @@ async def show_audit_trail(
     ] = 50,
     before: Annotated[
         int | None,
-        typer.Option("--before", min=1, metavar="VERSION", help="Only entries before this version."),
+        typer.Option(
+            "--before", parser=parse_version, metavar="VERSION", help="Only entries before this version."
+        ),
     ] = None,
 ) -> None:
     """Show the changes over HTTP and their keys, newest first.

@@ -10,6 +10,7 @@ import typer
 
 from acms.cli import render
 from acms.cli.base import Shell, data_file, define_command, file_url
+from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.errors import ACMSError
 from acms.model import Migration
@@ -186,7 +187,7 @@ def _draw_status(screen: Screen, shard: str | None, steps: Sequence[Migration]) 
     screen.list(STEPS if is_waiting else STEPS[:-1], steps)
     pending = len(_pending_steps(steps))
     if pending:
-        screen.line(f"{pending} to apply: acms migrate", "yellow")
+        screen.line(f"{pending} to apply: {keep_store('acms migrate')}", "yellow")
 
 
 def _draw_applied(screen: Screen, result: _StoreResult, steps: Sequence[Migration], prefix: str) -> None:

@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Budget, Full, Query, Ranking, RequiredBudget, Session, Shell, define_command
+from acms.cli.base import (
+    At,
+    Budget,
+    Full,
+    Query,
+    Ranking,
+    RequiredBudget,
+    Session,
+    Shell,
+    define_command,
+    parse_version,
+)
 from acms.cli.render import Column, Screen, fields_of
 from acms.log.encoding import parse_entry_id
 from acms.results import ContextItems, HistoryEntry, Ledger, Verdict
@@ -241,7 +252,8 @@ async def list_entries(
         int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of entries.")
     ] = 50,
     after: Annotated[
-        int, typer.Option("--after", min=0, metavar="VERSION", help="Start after this version.")
+        int,
+        typer.Option("--after", parser=parse_version, metavar="VERSION", help="Start after this version."),
     ] = 0,
     at: At = None,
 ) -> None:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from acms.cli.hints import keep_store
 from acms.errors import ACMSError, ValidationError
 from acms.log.in_force import preview_text
 from acms.model import Entry, Json, ToolCall, client_supplied_key
@@ -165,7 +166,7 @@ class Screen:
         if rows or not none:
             self.table(columns, rows)
         else:
-            self.line(none)
+            self.line(keep_store(none))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Write rows under headings; the last columns are dropped, with a notice, if the line is too short."""
@@ -349,7 +350,7 @@ def error_json(error: ACMSError, flags: Mapping[str, str] | None = None) -> dict
     message = str(error)
     if field in flags:
         message = f"{flags[field]}{message.removeprefix(field)}"
-    hints = [shell_words(option, flags) for option in error.options]
+    hints = [keep_store(shell_words(option, flags)) for option in error.options]
     value: dict[str, Json] = {
         "code": error.code,
         "message": message,
@@ -370,6 +371,12 @@ def write_error(error: ACMSError, as_json: bool, flags: Mapping[str, str] | None
     print(strip_control_characters(f"error {error.code}: {value['message']}"), file=sys.stderr)
     for option in value["options"]:
         print(strip_control_characters(f"  try: {option}"), file=sys.stderr)
+
+
+def write_usage_error(message: str) -> None:
+    """Write wrong usage to stderr as JSON."""
+    value = {"code": ValidationError.code, "message": message, "options": [], "retryable": False}
+    print(json.dumps({"error": value}, ensure_ascii=False), file=sys.stderr)
 
 
 # ── items and verdicts ──────────────────────────────────────────────────────────────────────────────────────────────

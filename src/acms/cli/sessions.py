@@ -18,7 +18,7 @@ from acms.cli.render import Column
 from acms.log.in_force import preview_text
 from acms.results import ContextInfo
 
-sessions = create_group("sessions", "List the sessions, newest first; describe one.", default="list")
+sessions = create_group("sessions", "List the sessions; show statistics and episodes of one.", default="list")
 
 
 def _describe_session(session: ContextInfo) -> str:

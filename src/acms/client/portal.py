@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from acms.errors import HandleError
+from acms.errors import ACMSError, HandleError
 from acms.runtime.loops import current_loop
 from acms.runtime.portal import blocked
 
@@ -34,8 +34,30 @@ def run_blocking(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on the portal's loop; raise `HandleError` in a running loop, which it would block."""
     if current_loop() is not None:
         work.close()
-        raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
-    return blocked(work)
+        raise HandleError(
+            "acms.sync would block the event loop that runs here, as in an async function or a notebook",
+            options=(
+                "`from acms import ACMS`, then `async with ACMS(…) as session:` and `await session.recall(…)`",
+                "run the blocking code in a thread: `await asyncio.to_thread(function)`",
+            ),
+        )
+    try:
+        return blocked(work)
+    except ACMSError as error:
+        _use_blocking_words(error)
+        raise
+
+
+def _use_blocking_words(error: ACMSError) -> None:
+    """Remove `async` and `await` from the advice of an error."""
+    if not any("async " in option or "await " in option for option in error.options):
+        return
+    error.options = tuple([_remove_async_words(option) for option in error.options])
+    error.__notes__ = [_remove_async_words(note) for note in getattr(error, "__notes__", ())]
+
+
+def _remove_async_words(text: str) -> str:
+    return text.replace("async with", "with").replace("await ", "")
 
 
 class BlockingProxy:

@@ -62,14 +62,19 @@ class CallCutter:
             messages = tuple([self._cut_message(message, limit, question) for message in group.messages])
         else:
             messages = tuple([self._cut_long_message(message, limit) for message in group.messages])
-        cost = self._codec.cost
+        shown: list[PromptMessage] = []
         cuts: dict[str, tuple[int, int]] = {}
         for original, shortened in zip(group.messages, messages, strict=True):
-            if shortened is not original:
-                cuts.update(dict.fromkeys(original.sources, (cost(original), cost(shortened))))
+            shown.append(original)
+            if shortened is original:
+                continue
+            tokens = self._codec.cost(original), self._codec.cost(shortened)
+            if tokens[1] < tokens[0]:  # the marks of a cut may take more than it saves
+                shown[-1] = shortened
+                cuts.update(dict.fromkeys(original.sources, tokens))
         if cuts:
             self.last_cuts[group.first] = cuts
-        return group._replace(messages=messages)
+        return group._replace(messages=tuple(shown))
 
     def _cut_message(self, message: PromptMessage, limit: int, question: str) -> PromptMessage:
         """Return a message with each part cut to a limit; itself if nothing has to be cut."""
@@ -88,7 +93,7 @@ class CallCutter:
         if isinstance(part, ToolCall):
             arguments = condense.condense_arguments(part.arguments, limit, counter)
             return part if arguments == part.arguments else replace(part, arguments=arguments)
-        if isinstance(part, ToolResult):
+        if isinstance(part, ToolResult) and part.output:
             output = condense.condense_output(part.output, limit, counter, question=question, entry=entry)
             return replace(part, output=output or condense.CUT)
         return part

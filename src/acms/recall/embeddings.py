@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.errors import ACMSError, ProviderError, SessionNotFoundError
+from acms.errors import ACMSError, ProviderError, SessionNotFoundError, VectorsUnavailableError
 from acms.model import Derived, Draft, Embedded, Kind, Privacy, State
 from acms.observability.logging import log_event
 from acms.ports import Embedder, StorageBackend
@@ -150,8 +150,10 @@ class Embedding:
         provider: Any = embedder  # two methods are optional
         self._embed_query: Callable[[str], Awaitable[Any]] | None = getattr(provider, "embed_query", None)
         self._reads: Callable[[str], bool] | None = getattr(provider, "reads", None)
-        #: Whether there was a text that the model does not read, and whether its notice was taken.
-        self._has_unread = self._notice_taken = False
+        #: Whether a text that the model does not read was logged, and whether such a question was reported.
+        self._has_unread = self._question_reported = False
+        #: Number of messages without a vector that get none, by log in which they were reported.
+        self._unread_counts: dict[str, int] = {}
         self.dimension = embedder.dimension
         #: Names the embedder in results, logs and warnings.
         self.model: str = getattr(embedder, "model", None) or type(embedder).__name__
@@ -217,12 +219,41 @@ class Embedding:
             log_event(logging.WARNING, "language_not_read", space=self.space)
         return False
 
-    def take_notice(self) -> tuple[str, ...]:
-        """Return a warning that the model does not read all texts, the first time that it is due; otherwise nothing."""
-        if not self._has_unread or self._notice_taken:
-            return ()
-        self._notice_taken = True
-        return (f"{self.model} does not read the language of some texts: they are ranked by words alone",)
+    def warn_of_question(self) -> list[str]:
+        """Return a warning that the model does not read the language of a question; the second time nothing."""
+        if self._question_reported:
+            return []
+        self._question_reported = True
+        return [f"{self.model} does not read the language of the question: ranked by words alone"]
+
+    async def warn_of_messages(self, context: str, count: int, total: int, id: str) -> list[str]:
+        """Return warnings about `count` of the `total` messages of a log that have no vector.
+
+        Those whose vectors are not computed yet are reported every time, those that the model does not read once for
+        each log. `id` is the message if it is only one, else empty.
+        """
+        if self._unread_counts.get(context) == count:
+            return []
+        try:
+            pending = len(await self.storage.missing(self.space, context=context, limit=count))
+        except VectorsUnavailableError:
+            pending = count
+        unread = count - pending
+        name = f" ({id})" if id else ""
+        warnings: list[str] = []
+        if pending:
+            warnings.append(
+                f"{pending:,} of {total:,} messages have no vector yet: ranked by words alone{name}"
+            )
+        if unread and context not in self._unread_counts:
+            warnings.append(
+                f"{self.model} does not read {unread:,} of {total:,} messages: ranked by words alone{name}"
+            )
+        if unread:
+            self._unread_counts[context] = unread
+            if len(self._unread_counts) > LOGS:
+                del self._unread_counts[next(iter(self._unread_counts))]
+        return warnings
 
     # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -58,6 +58,7 @@ from acms.runtime.threads import EACH, drive_generator, off_loop
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.candidates import CandidateSet, Conditions
     from acms.recall.corpus import Corpus, IndexedLog
+    from acms.recall.embeddings import Embedding
     from acms.recall.fact_candidates import FactIndex
     from acms.recall.index import Floats
     from acms.recall.index_cache import Indexes
@@ -452,10 +453,9 @@ async def rank_log(
     without_vector = round((1 - ranking.coverage) * corpus.texts)
     if embedding is not None and vector is None:
         ranking.coverage = 0.0  # nothing was compared by meaning, whatever vectors are stored
-    elif without_vector:
-        warnings.append(
-            f"{without_vector:,} of {corpus.texts:,} messages have no vector: ranked by words alone"
-        )
+    elif without_vector and embedding is not None:
+        is_shared = request is not None and request.namespace is not None
+        warnings += await _warn_of_missing_vectors(embedding, corpus, without_vector, context, is_shared)
     return Ranked(
         context or "",
         log.version,
@@ -482,8 +482,24 @@ async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floa
         vector = await embedding.query(text)
         if vector is None:
             warnings.append("the embedder did not answer: ranked by words alone")
-    warnings += embedding.take_notice()
+    else:
+        warnings += embedding.warn_of_question()
     return vector, warnings
+
+
+async def _warn_of_missing_vectors(
+    embedding: Embedding, corpus: Corpus, count: int, context: str | None, is_shared: bool
+) -> list[str]:
+    """Return warnings about `count` messages of a corpus that have no vector."""
+    from acms.recall.vector_score import find_without_vectors
+
+    if is_shared or context is None:  # of other sessions it is not known why
+        return [f"{count:,} of {corpus.texts:,} messages have no vector: ranked by words alone"]
+    id = ""
+    if count == 1:
+        for position in find_without_vectors(corpus, embedding.space, embedding.dimension).tolist():
+            id = corpus.snapshot.doc(corpus.document(position)).id
+    return await embedding.warn_of_messages(context, count, corpus.texts, id)
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, request: Recall) -> ContextItems:

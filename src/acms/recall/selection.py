@@ -255,7 +255,7 @@ def _choose_candidate(
         return _make_choice((candidate, True, "score", _inclusion_reason(candidate), 0))
     is_large = tokens > budget / 2
     if may_excerpt and not is_tool_group and is_large and remaining >= MIN_EXCERPT_TOKENS:
-        reason = f"an excerpt of {tokens} tokens, relevant to the query"
+        reason = f"an excerpt of {tokens} tokens, {_describe_relevance(candidate)}"
         return Choice(
             candidate, True, "excerpt", reason, min(remaining, max(budget // 3, MIN_EXCERPT_TOKENS))
         )
@@ -268,8 +268,18 @@ def _inclusion_reason(candidate: Candidate) -> str:
         return "the nearest that was said after something relevant"
     if candidate.score <= 0:
         return "the budget holds the whole session"
+    relevance = _describe_relevance(candidate)
     markers = candidate.unit.markers
-    return f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
+    if markers:
+        return f"marked {', '.join(markers)}, and {relevance.removesuffix(' to the query')}"
+    return relevance
+
+
+def _describe_relevance(candidate: Candidate) -> str:
+    """Return whether a candidate matches the query itself, or has its score from the messages beside it."""
+    if candidate.relevance <= 0:
+        return "said beside something relevant"
+    return "relevant to the query" if candidate.distance == 0 else "weakly relevant to the query"
 
 
 _make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)

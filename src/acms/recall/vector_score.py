@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import Corpus
 from acms.recall.index import Floats, Ints, Segment, Vectors, pack_signs
+from acms.text.index_record import EMPTY
 
 if TYPE_CHECKING:
     from acms.recall.query import Query
@@ -96,6 +97,17 @@ def _count_vectors(segment: Segment, count: int, vectors: Vectors, size: int) ->
     if count >= segment.count:
         return int(vectors.begin[size])
     return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
+
+
+def find_without_vectors(corpus: Corpus, space: str, dimension: int) -> Ints:
+    """Return the positions of the entries with content that have no vector."""
+    positions = np.flatnonzero((corpus.column("flags") & EMPTY) == 0)
+    documents = corpus.documents(positions)
+    is_missing = np.ones(len(positions), bool)
+    for segment, count, vectors, size in corpus.snapshot.vectors(space, dimension):
+        with_vectors, _ = find_slots(documents, segment, count, vectors, size)
+        is_missing[with_vectors] = False
+    return positions[is_missing]
 
 
 def compute_cosines(corpus: Corpus, space: str, query: Floats, positions: Ints) -> Floats:

@@ -1,6 +1,7 @@
 """Suites that are shipped for third parties: a store or an embedder that passes its suite keeps the promise.
 
-They need pytest and hypothesis, which the package itself does not: they are imported on first use.
+The suites need pytest and hypothesis, which the package itself does not, so they are imported on first use.
+`HashEmbedder` needs neither.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from acms.testing.embedder import EmbedderTests, HashEmbedder
+    from acms.testing.embedder import EmbedderTests
+    from acms.testing.hash_embedder import HashEmbedder
     from acms.testing.kv import KVMemoryTests
     from acms.testing.logs import ManualClock, sound
     from acms.testing.storage import StorageBackendTests
@@ -30,7 +32,7 @@ __all__ = [
 
 _MODULES = {
     "EmbedderTests": "embedder",
-    "HashEmbedder": "embedder",
+    "HashEmbedder": "hash_embedder",
     "KVMemoryTests": "kv",
     "ManualClock": "logs",
     "StorageBackendTests": "storage",
@@ -43,10 +45,17 @@ _SHARED = ("logs", "books")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a suite on first use, with pytest's explanations of failed assertions."""
+    """Import a name on first use."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if module != "hash_embedder":
+        _explain_failed_assertions(name, module)
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def _explain_failed_assertions(name: str, module: str) -> None:
+    """Let pytest explain the failed assertions of a suite; without pytest there is no suite."""
     try:
         import pytest
     except ImportError as missing:
@@ -56,4 +65,3 @@ def __getattr__(name: str) -> Any:
         ) from missing
     for each in (module, *_SHARED):
         pytest.register_assert_rewrite(f"{__name__}.{each}")
-    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -260,7 +260,7 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     limit = max(0, max(lengths, default=0) - SHORT_STRING)
     extra = bisect_largest(limit, lambda extra: counter.count(write(SHORT_STRING + extra)) <= tokens)
     shortened = write(SHORT_STRING + extra)
-    return shortened if len(shortened) < len(arguments) else arguments
+    return shortened if counter.count(shortened) < counter.count(arguments) else arguments
 
 
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)

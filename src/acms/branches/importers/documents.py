@@ -226,7 +226,8 @@ def parse_record(text: str, name: str, number: int) -> Json:
     try:
         return limits.parse_json(text, f"{name}:{number}")
     except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
+        # A value that is cut off fails at the end of the text, behind the newline of its last line.
+        line = number + min(error.lineno - 1, text.rstrip().count("\n"))
         raise ValidationError(
             f"is not JSON: {error.msg}", field=f"{name}:{line}", options=EXPECTED
         ) from error

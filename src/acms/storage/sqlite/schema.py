@@ -45,7 +45,7 @@ def check_header(path: Path) -> None:
         file.xClose()
     if header and header != b"SQLite format 3\0":
         raise CorruptRecordError(
-            f"{path} is not an SQLite database; it was not touched",
+            f"{path} is not an ACMS database: it is not an SQLite file; it was not touched",
             options=("choose another path", "restore the file from a backup"),
         )
 
