@@ -305,16 +305,6 @@ async def test_a_newer_statement_of_another_session_says_that_it_is_later(keep: 
     assert again.payload == rendered.payload
 
 
-async def test_sessions_of_one_day_are_dated_too() -> None:
-    storage = open_storage("memory://")
-    other = ACMS("other", storage, None, namespace="user:1")
-    now = ACMS("now", storage, None, namespace="user:1")
-    await _say_exchanges(other, 0, ("The port of the orders database is 4000.", "Noted."))
-    await _say_exchanges(now, 0, ("Hello", "Hello!"))
-    rendered = await _prompt_for_question(now, "Which port does the orders database use?").render(budget=700)
-    assert any("user, 2026-11-02, session other: The port" in one.text for one in rendered.placed)
-
-
 async def test_the_ledger_of_a_request_that_keeps_its_excerpts_says_so() -> None:
     async with ACMS("s", open_storage("memory://"), None) as session:
         first = await session.ingest("user", "The port of the orders database is 5432.")

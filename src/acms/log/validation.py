@@ -265,6 +265,8 @@ def validate_integer(value: object, field: str, *, minimum: int = 0, maximum: in
     """Return a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValidationError(f"must be a whole number, not {type(value).__name__}", field=field)
+    if value < minimum and maximum == _INT64 - 1:
+        raise ValidationError(f"must be at least {minimum}, was {value}", field=field)
     if not minimum <= value <= maximum:
         raise ValidationError(f"must be from {minimum} to {maximum}, was {value}", field=field)
     return value

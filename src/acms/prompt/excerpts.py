@@ -11,10 +11,9 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
-from acms.model import Context, Kind, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Context, Role, Source, Text, ToolCall, ToolResult
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
-from acms.ports import Codec, StorageBackend, TokenCounter
-from acms.prompt.steps import Readable
+from acms.ports import Codec, TokenCounter
 from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
 from acms.results import ContextItem, is_external
 from acms.text import chat_messages, condense
@@ -38,19 +37,21 @@ def find_own_logs(context: Context | None) -> set[str]:
     return set() if context is None else {context.id, *(owner for owner, _ in context.lineage)}
 
 
-async def quote_items(
-    items: Sequence[ContextItem], session: Readable, context: Context | None, counter: TokenCounter
+def write_pieces(
+    items: Sequence[ContextItem],
+    context: Context | None,
+    *,
+    same_counter: bool,
+    last_turn: datetime | None = None,
 ) -> tuple[Piece, ...]:
     """Return recalled items as pieces, oldest first; a tool call and its results are one piece.
 
     `context` is the log of the session, None for one not yet begun. If some items are from other logs, each piece names
-    its session, except facts: they hold wherever they were stated.
+    its session, except facts: they hold wherever they were stated. Such pieces that are newer than `last_turn` say so.
+    `same_counter` says that the tokens of the items were counted as the codec counts.
     """
     own_logs = find_own_logs(context)
-    last_turn = None
-    has_others = any(not _is_own(item, own_logs) for item in items)
-    if context is not None and has_others:
-        last_turn = await _find_time_of_last_turn(session.storage, context)
+    has_others = has_other_sessions(items, context)
     pieces: list[Piece] = []
     group: tuple[str, str] | None = None
     for item in _sort_oldest_first(items):
@@ -64,17 +65,15 @@ async def quote_items(
         text = chat_messages.escape_closing_mark(_write_paragraph(item, place), chat_messages.RECALLED)
         # The item's own count holds only for its text as it is, not with a day or a session.
         is_plain = text == prefix_speaker(item.speaker, item.content)
-        tokens = item.token_count if is_plain and counter.name == session.counter.name else None
+        tokens = item.token_count if same_counter and is_plain else None
         pieces.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(pieces)
 
 
-async def _find_time_of_last_turn(storage: StorageBackend, context: Context) -> datetime | None:
-    """Return when the last turn before the newest question ended; recalled excerpts stand between the two."""
-    messages = await storage.read(context.id, kinds=(Kind.MESSAGE,), newest=2)
-    if messages and messages[-1].role is Role.USER:
-        del messages[-1]  # the question itself
-    return messages[-1].created_at if messages else None
+def has_other_sessions(items: Sequence[ContextItem], context: Context | None) -> bool:
+    """Return whether some items are of other sessions than that of a log."""
+    own_logs = find_own_logs(context)
+    return any(not _is_own(item, own_logs) for item in items)
 
 
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:

@@ -58,6 +58,7 @@ from acms.prompt.resolve import (
     cache_marks,
     lay_out_messages,
     list_reads,
+    quote_items,
     tokens_for_recall,
     unused_hints,
 )
@@ -536,7 +537,7 @@ class _Renderer:
         context_id = await session.context_id()
         context = None if context_id is None else await session.storage.context(context_id)
         new_items = excerpts.drop_repeated_facts(items)
-        pieces = await excerpts.quote_items(new_items, session, context, self._codec.counter)
+        pieces = await quote_items(new_items, session, context, self._codec.counter)
         return excerpts.write_block(pieces, self._codec)
 
     async def _recall(self, step: RecallStep, tokens: int, shown_ids: Collection[str]) -> ContextItems:

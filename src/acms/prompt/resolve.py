@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
 from acms.log.in_force import EntryGroup, find_older_summaries
-from acms.model import Kind, Role
+from acms.model import Context, Kind, Role
 from acms.observability.events import Event
 from acms.plan.nodes import (
     ComposedMessage,
     KeptEnd,
     MessageGroup,
     Node,
+    Piece,
     PlacedMessage,
     Scope,
     Truncate,
@@ -24,7 +26,7 @@ from acms.plan.nodes import (
 )
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import join_answers
-from acms.ports import Codec
+from acms.ports import Codec, TokenCounter
 from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.fit_state import smallest_limit
@@ -43,7 +45,7 @@ from acms.prompt.steps import (
 )
 from acms.prompt_types import CacheMark, Tool
 from acms.recall.pipeline import LogSpan
-from acms.results import ContextItems
+from acms.results import ContextItem, ContextItems
 
 if TYPE_CHECKING:
     from acms.prompt.summaries import SummaryRun
@@ -476,3 +478,17 @@ def list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Rea
         if items.context:
             reads.setdefault((items.context, items.version), Read(items.context, items.version))
     return tuple(reads.values())
+
+
+async def quote_items(
+    items: Sequence[ContextItem], session: Readable, context: Context | None, counter: TokenCounter
+) -> tuple[Piece, ...]:
+    """Return recalled items as pieces of a prompt that is counted by `counter`; `context` is the log of the session."""
+    last_turn: datetime | None = None
+    if context is not None and excerpts.has_other_sessions(items, context):
+        # Excerpts stand between the last turn and the newest question.
+        messages = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=2)
+        answered = messages[:-1] if messages and messages[-1].role is Role.USER else messages
+        last_turn = answered[-1].created_at if answered else None
+    same_counter = counter.name == session.counter.name
+    return excerpts.write_pieces(items, context, same_counter=same_counter, last_turn=last_turn)

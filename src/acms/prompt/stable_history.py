@@ -24,7 +24,7 @@ from acms.prompt import steps as content
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
 from acms.prompt.placed_history import HistoryRead, PlacedHistory, label_in_front
-from acms.prompt.resolve import MARGIN, LogRead
+from acms.prompt.resolve import MARGIN, LogRead, quote_items
 from acms.prompt.steps import Readable, RecallStep
 from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
@@ -781,7 +781,7 @@ class StableHistory:
                 text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
                 if text:
                     new_items.append(item if text == item.content else replace(item, content=text))
-            pieces = await excerpts.quote_items(new_items, self.session, self._context, self.codec.counter)
+            pieces = await quote_items(new_items, self.session, self._context, self.codec.counter)
             excess = self._cost([self._write_block(pieces)]) - budget if pieces else 0
             if excess <= 0:
                 return pieces

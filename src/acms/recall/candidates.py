@@ -57,13 +57,11 @@ class CandidateSet:
     trims: Mapping[str, Demotion] = field(default_factory=dict)
     #: The first and the last day of the messages; empty when there are none.
     days: tuple[int, ...] = ()
-    #: Whether messages of several sessions were searched.
-    has_other_sessions: bool = False
 
     @property
     def dated(self) -> bool:
-        """Whether each message is shown with its day: they are of several days, or of several sessions."""
-        return len(set(self.days)) > 1 or self.has_other_sessions
+        """Whether the messages are of several days."""
+        return len(set(self.days)) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +165,6 @@ def collect_candidates(
         rejected=rejections,
         trims=past.trims,
         days=corpus.days,
-        has_other_sessions=corpus.snapshot.logs is not None,
     )
 
 
@@ -563,7 +560,6 @@ def merge_candidate_sets(facts: CandidateSet, messages: CandidateSet) -> Candida
         rejected=[*facts.rejected, *messages.rejected],
         trims={**facts.trims, **messages.trims},
         days=(*facts.days, *messages.days),
-        has_other_sessions=messages.has_other_sessions,
     )
 
 
