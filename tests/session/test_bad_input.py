@@ -421,3 +421,34 @@ async def test_an_answer_whose_content_is_in_a_field_that_is_not_known_yet_is_st
         assert session.last_receipt is not None
         assert session.last_receipt.notes[0].endswith("no model sees: hologram")
         assert "h1" in str(entry.parts)
+
+
+SHARED_ID = {
+    "chat": {"role": "assistant", "tool_calls": [{**CALL, "name": "a"}, {**CALL, "name": "b"}]},
+    "anthropic": {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "c1", "name": name, "input": {}} for name in "ab"],
+    },
+    "gemini": {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": name}} for name in "ab"]},
+}
+
+
+@pytest.mark.parametrize("form", SHARED_ID)
+@pytest.mark.parametrize("door", ["ingest", "ingest_many", "sync"])
+async def test_calls_of_one_message_with_one_id_get_ids_of_their_own(form: str, door: str) -> None:
+    question = {"role": "user", "content": "Go."}
+    async with ACMS("s", MemoryStorage(), None) as session:
+        if door == "sync":
+            await session.sync([question, SHARED_ID[form]])
+        elif door == "ingest_many":
+            await session.ingest_many([question, SHARED_ID[form]])
+        else:
+            await session.ingest(question)
+            await session.ingest(SHARED_ID[form])
+            assert session.last_receipt is not None
+            assert session.last_receipt.notes == (
+                "calls of one message that share an id get ids of their own",
+            )
+        newest = (await session.entries())[-1]
+    calls = [(part.call_id, part.name) for part in newest.parts if isinstance(part, ToolCall)]
+    assert calls == [("c1", "a"), ("c1_2", "b")]

@@ -210,6 +210,8 @@ class _ToolPart(NamedTuple):
     id_field: str
     call_id: str
     is_result: bool
+    #: The field that holds the call or result in a part of Gemini; "" in any other part.
+    wrapper: str = ""
 
 
 _PART_FIELDS = ("tool_calls", "content", "parts")
@@ -233,6 +235,10 @@ def _parse_tool_part(part: Any, *, is_call: bool) -> _ToolPart | None:
         return _ToolPart("call_id", part.call_id, isinstance(part, ToolResult))
     if not isinstance(part, Mapping):
         return None
+    for wrapper in ("functionCall", "functionResponse"):
+        inner = part.get(wrapper)
+        if isinstance(inner, Mapping) and isinstance(inner.get("id"), str):
+            return _ToolPart("id", inner["id"], wrapper == "functionResponse", wrapper)
     kind = part.get("type")
     is_result = kind == "tool_result"
     id_field = "tool_use_id" if is_result else "id"
@@ -240,6 +246,15 @@ def _parse_tool_part(part: Any, *, is_call: bool) -> _ToolPart | None:
     if not isinstance(call_id, str) or not (is_call or is_result or kind == "tool_use"):
         return None
     return _ToolPart(id_field, call_id, is_result)
+
+
+def _with_id(part: Any, tool_part: _ToolPart, call_id: str) -> Any:
+    """Return a call or a result with another id."""
+    if not isinstance(part, Mapping):
+        return replace(part, call_id=call_id)
+    if tool_part.wrapper:
+        return {**part, tool_part.wrapper: {**part[tool_part.wrapper], tool_part.id_field: call_id}}
+    return {**part, tool_part.id_field: call_id}
 
 
 def _with_ids(
@@ -255,9 +270,7 @@ def _with_ids(
         for part in items:
             tool_part = _parse_tool_part(part, is_call=field == "tool_calls")
             if tool_part is not None and tool_part.is_result is results:
-                call_id = rename(tool_part.call_id)
-                is_mapping = isinstance(part, Mapping)
-                part = {**part, tool_part.id_field: call_id} if is_mapping else replace(part, call_id=call_id)
+                part = _with_id(part, tool_part, rename(tool_part.call_id))
             parts.append(part)
         renamed[field] = parts
     if results and isinstance(message.get("tool_call_id"), str):
