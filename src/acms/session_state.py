@@ -374,7 +374,10 @@ class SharedSession:
             replacements = await replacements_at(
                 self.storage, context, head, version_of(head, at), searchable=True
             )
-            entry = replacements.edit_of(entry) or entry
+            edit = replacements.edit_of(entry)
+            if edit is None and replacements.replaced_by(entry.version) is not None:  # it was retracted
+                edit = next(reversed(replacements.edits_of(entry)), None)
+            entry = edit or entry
         return entry
 
     def no_entry(self, id: str) -> EntryNotFoundError:

@@ -1090,3 +1090,14 @@ async def test_a_list_with_new_ids_may_be_handed_over_again(storage: Storage, go
         # The log knows the last id of this list now, and none of the others.
         assert sync_counts(await session.sync(listed(2, 5), gone=gone)) == (0, 0, 0, 5, 0)
         assert [entry.content for entry in await session.entries()] == texts
+
+
+async def test_a_key_names_the_newest_edit_of_a_retracted_message(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await session.ingest("user", "MySQL.", idempotency_key="m1")
+        await session.replace("m1", "PostgreSQL.")
+        await session.retract("m1")
+        assert (await session.get("m1")).content == "PostgreSQL."
+        await session.ingest("user", "Redis.", idempotency_key="m2")
+        await session.retract("m2")
+        assert (await session.get("m2")).content == "Redis."
