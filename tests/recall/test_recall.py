@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from acms import ACMSConfig, Band, CacheConfig, RecallConfig, Source
+from acms import ACMS, ACMSConfig, Band, CacheConfig, RecallConfig, Source
 from acms.observability import Planned
 from acms.recall.planner import LEAST_BUDGET
+from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.support.talk import (
     LONG_EPISODES,
@@ -397,3 +398,21 @@ async def test_a_ledger_of_a_long_log_answers_for_every_message(storage: Storage
             assert verdict.reason
         assert sum(rules.values()) == 801
         assert len(items.ledger) == 801
+
+
+@pytest.mark.parametrize("budget", [1_000, 2_000, 5_000])
+async def test_a_long_document_that_answers_is_shown_in_part(budget: int) -> None:
+    clauses = [
+        f"Clause {n}: zinc plates of type {7 * n} are delivered to hall {n % 9} on day {n}."
+        for n in range(320)
+    ]
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.ingest("user", "\n".join(["The vendor contract for zinc plates:", *clauses]))
+        await session.ingest("assistant", "Read it.")
+        for number in range(140):
+            await session.ingest("user", f"Report {number} from office {number % 7}, it came in at noon.")
+            await session.ingest("assistant", f"Filed report {number} in the archive of today.")
+        question = "What does the vendor contract say about zinc plates of type 70, which hall?"
+        items = await session.recall(question, budget=budget, include_current_episode=False)
+    assert "type 70 are delivered to hall 1" in items.text()
+    assert items.ledger.why(items[0].id).rule == "excerpt"

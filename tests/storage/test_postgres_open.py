@@ -239,7 +239,7 @@ async def test_a_member_works_with_what_the_owner_made_and_may_not_migrate_it(to
     town.run(f"CREATE SCHEMA acms AUTHORIZATION {user_of_url(owner)}")
     error = await asyncio.to_thread(run_migrate, member)
     assert error[0] == 1
-    assert "run acms migrate as the owner" in error[1]
+    assert "run acms migrate --db URL as the owner" in error[1]
     assert (await asyncio.to_thread(run_migrate, owner))[0] == 0
     denied = await open_error(member)
     assert isinstance(denied, ConfigurationError)

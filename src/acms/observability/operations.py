@@ -51,7 +51,7 @@ NAMES = {
 }
 """What the conventions call an operation; others have their own name."""
 
-QUIET = frozenset(("close", "context_id", "read_span"))
+QUIET = frozenset(("close", "context_id", "read_span", "run_recall", "add_labels"))
 """Methods that are no verbs: what prompts are made of, and what takes no time."""
 
 _API = ("opentelemetry.trace", "opentelemetry.metrics")

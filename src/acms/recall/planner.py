@@ -151,6 +151,8 @@ SUMMARIES_SHARE = 0.25
 """Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
 LEAST_BUDGET = 6
 """Tokens below which nothing is shown: they hold no more than a speaker's name and a cut mark."""
+FRAME = 30
+"""Tokens that any message costs in addition to its text: name, date, separators."""
 MIN_EXCERPT_TOKENS = 48
 """Fewest tokens that are worth an excerpt."""
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
 from acms.recall.index import Floats, Ints
+from acms.recall.planner import FRAME
 from acms.recall.query import Query, QueryWord
 from acms.recall.vector_score import CosineStats, find_cosines, measure_cosines, rescore_exactly
 from acms.text.tokenizer import compute_idf
@@ -29,8 +30,6 @@ SIGMA = 6.0
 """Nats that one standard deviation of cosine is worth; this many deviations are a full answer."""
 NAMED = 1.5
 """Factor of messages by a speaker whom the query names, and of the user's where other roles speak too."""
-FRAME = 30
-"""Tokens that any message costs in addition to its text: name, date, separators."""
 LIFT = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import sqrt
 from typing import NamedTuple
 
-from acms.recall.planner import MIN_EXCERPT_TOKENS, Candidate, Choice
+from acms.recall.planner import FRAME, MIN_EXCERPT_TOKENS, Candidate, Choice
 from acms.results import ContextItem
 
+HALF = 0.5
+"""Relevance of a message that holds half of the information of a question."""
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are near one about the query but are not about it themselves."""
 
@@ -179,11 +182,22 @@ def best_first(candidate: Candidate) -> tuple[float, float, int]:
     return -candidate.score, -candidate.relevance, candidate.unit.version
 
 
-def _leaders_first(candidate: Candidate) -> tuple[float, bool, float, int]:
-    """Return a sort key by score that puts each companion right after its leader."""
+def _leaders_first(candidate: Candidate, budget: int) -> tuple[float, bool, float, int]:
+    """Return a sort key by score that puts each companion right after its leader.
+
+    A message that holds half of the question, and could only be shown as an excerpt, competes with the excerpt's cost.
+    """
     score = max(candidate.score, candidate.leader_score)
+    is_large = candidate.tokens > budget / 2 and len(candidate.costs) == 1
+    if is_large and candidate.relevance >= HALF:
+        score *= sqrt((candidate.tokens + FRAME) / (_excerpt_tokens(budget) + FRAME))
     is_companion = candidate.leader_score > candidate.score
     return -score, is_companion, -candidate.relevance, candidate.unit.version
+
+
+def _excerpt_tokens(budget: int) -> int:
+    """Return the most tokens of an excerpt of a message that is larger than half of a budget."""
+    return max(budget // 3, MIN_EXCERPT_TOKENS)
 
 
 def _choose_by_score(
@@ -193,7 +207,7 @@ def _choose_by_score(
 
     External candidates that do not fit are considered again after all others.
     """
-    sort_keys = list(map(_leaders_first, candidates))
+    sort_keys = [_leaders_first(candidate, budget) for candidate in candidates]
     order = sorted(range(len(candidates)), key=sort_keys.__getitem__)
     all_fit = sum([candidate.tokens for candidate in candidates]) <= remaining
     choices: dict[int, Choice] = {}  # by index
@@ -201,7 +215,8 @@ def _choose_by_score(
     postponed_candidates: dict[int, _PostponedCandidate] = {}  # by index
     for index in order:
         candidate = candidates[index]
-        may_excerpt = ranks[candidate.external] < 3  # only the best are worth an excerpt
+        # Only the best are worth an excerpt, and those that hold half of the question.
+        may_excerpt = ranks[candidate.external] < 3 or candidate.relevance >= HALF
         ranks[candidate.external] += 1
         limit = external.limit(candidate, remaining)
         choice = _choose_candidate(candidate, budget, limit, all_fit=all_fit, may_excerpt=may_excerpt)
@@ -256,9 +271,7 @@ def _choose_candidate(
     is_large = tokens > budget / 2
     if may_excerpt and not is_tool_group and is_large and remaining >= MIN_EXCERPT_TOKENS:
         reason = f"an excerpt of {tokens} tokens, {_describe_relevance(candidate)}"
-        return Choice(
-            candidate, True, "excerpt", reason, min(remaining, max(budget // 3, MIN_EXCERPT_TOKENS))
-        )
+        return Choice(candidate, True, "excerpt", reason, min(remaining, _excerpt_tokens(budget)))
     return _too_large(candidate, remaining)
 
 
