@@ -251,7 +251,7 @@ async def test_a_member_works_with_what_the_owner_made_and_may_not_migrate_it(to
         run_migrate, member
     )  # the vectors, which wait for an administrator, are left to do
     assert code == 1
-    assert f"run acms migrate as {user_of_url(owner)}" in told
+    assert f"run acms migrate --db URL as {user_of_url(owner)}" in told
     town.run("CREATE EXTENSION vector")
     assert "applied 2, 3" in (await asyncio.to_thread(run_migrate, owner))[1]
     assert "nothing to do" in (await asyncio.to_thread(run_migrate, member))[1]

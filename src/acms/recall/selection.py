@@ -188,9 +188,10 @@ def _leaders_first(candidate: Candidate, budget: int) -> tuple[float, bool, floa
     A message that holds half of the question, and could only be shown as an excerpt, competes with the excerpt's cost.
     """
     score = max(candidate.score, candidate.leader_score)
+    excerpt_tokens = min(candidate.tokens, _excerpt_tokens(budget))
     is_large = candidate.tokens > budget / 2 and len(candidate.costs) == 1
     if is_large and candidate.relevance >= HALF:
-        score *= sqrt((candidate.tokens + FRAME) / (_excerpt_tokens(budget) + FRAME))
+        score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))
     is_companion = candidate.leader_score > candidate.score
     return -score, is_companion, -candidate.relevance, candidate.unit.version
 
