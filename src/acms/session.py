@@ -222,11 +222,7 @@ class ACMS(View):
         given = {name: value for name, value in fields.items() if value is not None}
         if privacy is not Privacy.ALLOW:
             given["privacy"] = privacy
-        renamed: tuple[str, ...] = ()
-        if not self._shared.config.strict:
-            (message,), renamed = rename_repeated_calls([message])
-        drafts, repairs = read_drafts(self._draft, self._shared.config, message, "", given)
-        notes = (*renamed, *repairs)
+        drafts, notes = read_drafts(self._draft, self._shared.config, message, "", given)
         receipts = await self._ingest(drafts)
         last = receipts[-1]
         self.last_receipt = replace(last, notes=(*notes, *last.notes)) if notes else last

@@ -182,8 +182,12 @@ def read_drafts(
 ) -> tuple[list[Draft], tuple[str, ...]]:
     """Return the drafts of one message in the form of ACMS or of a provider, and notes on repairs.
 
-    A message of a provider may become several drafts. `overrides` are set in each of them.
+    A message of a provider may become several drafts. `overrides` are set in each of them. The ids that calls of a list
+    share were renamed before.
     """
+    renamed: tuple[str, ...] = ()
+    if not in_list and not config.strict:
+        (message,), renamed = repair.rename_repeated_calls([message])
     key_names = [name for name in ("key", "idempotency_key", "id") if message.get(name) is not None]
     key_name = key_names[0] if key_names else "key"
     prefix = f"{field}." if field else ""
@@ -197,7 +201,10 @@ def read_drafts(
             drafts.append(make_draft(prefix, key_name=key_name, **{**turn, **overrides}))
         return drafts
 
-    return read_message(message, field, config.media, make_drafts, strict=config.strict, in_list=in_list)
+    drafts, notes = read_message(
+        message, field, config.media, make_drafts, strict=config.strict, in_list=in_list
+    )
+    return drafts, (*renamed, *notes)
 
 
 def _find_unread_fields(turns: Sequence[Turn]) -> list[str]:
