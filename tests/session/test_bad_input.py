@@ -430,6 +430,13 @@ SHARED_ID = {
         "content": [{"type": "tool_use", "id": "c1", "name": name, "input": {}} for name in "ab"],
     },
     "gemini": {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": name}} for name in "ab"]},
+    "google-genai": {
+        "role": "model",
+        "parts": [
+            {"text": None, "function_call": {"id": "c1", "name": name, "args": {}}, "function_response": None}
+            for name in "ab"
+        ],
+    },
 }
 
 

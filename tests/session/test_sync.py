@@ -1090,6 +1090,12 @@ async def test_a_list_with_new_ids_may_be_handed_over_again(storage: Storage, go
         # The log knows the last id of this list now, and none of the others.
         assert sync_counts(await session.sync(listed(2, 5), gone=gone)) == (0, 0, 0, 5, 0)
         assert [entry.content for entry in await session.entries()] == texts
+        trimmed = listed(3, 5)[2:]
+        for _ in range(2):
+            assert (
+                await session.sync([*trimmed, assistant_message("orders.", "3-5")], gone=gone)
+            ).inserted == ()
+        assert [entry.content for entry in await session.entries()] == [*texts, "orders."]
 
 
 async def test_a_key_names_the_newest_edit_of_a_retracted_message(storage: Storage) -> None:

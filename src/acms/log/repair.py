@@ -214,6 +214,13 @@ class _ToolPart(NamedTuple):
     wrapper: str = ""
 
 
+_GEMINI_WRAPPERS = {
+    "functionCall": False,
+    "function_call": False,
+    "functionResponse": True,
+    "function_response": True,
+}
+"""Fields of a part of Gemini, also as its SDK spells them, and whether they hold a result."""
 _PART_FIELDS = ("tool_calls", "content", "parts")
 """Fields of a message that may hold calls and results."""
 
@@ -235,10 +242,10 @@ def _parse_tool_part(part: Any, *, is_call: bool) -> _ToolPart | None:
         return _ToolPart("call_id", part.call_id, isinstance(part, ToolResult))
     if not isinstance(part, Mapping):
         return None
-    for wrapper in ("functionCall", "functionResponse"):
+    for wrapper, is_result in _GEMINI_WRAPPERS.items():
         inner = part.get(wrapper)
         if isinstance(inner, Mapping) and isinstance(inner.get("id"), str):
-            return _ToolPart("id", inner["id"], wrapper == "functionResponse", wrapper)
+            return _ToolPart("id", inner["id"], is_result, wrapper)
     kind = part.get("type")
     is_result = kind == "tool_result"
     id_field = "tool_use_id" if is_result else "id"

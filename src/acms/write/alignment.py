@@ -285,6 +285,12 @@ class _Matching:
             if previous is not None:
                 excluded = set[Role]() if index < last_known else roles
                 self._match_if_same(index, following.get(previous), excluded)
+        # A trimmed list has no first message to begin with: go back from a message whose key is known.
+        preceding = {row: previous for previous, row in pairwise(rows)}
+        for index in reversed(range(leading, last_known)):
+            next_row = self.rows_of_items[index + 1]
+            if next_row is not None:
+                self._match_if_same(index, preceding.get(next_row), set())
         if not roles:
             self._match_trimmed_list(conversation_rows)
 
