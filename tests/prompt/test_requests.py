@@ -165,3 +165,18 @@ async def test_a_second_result_of_a_call_is_not_the_question(name: str) -> None:
         payload = (await prompt.render(budget=4_000)).payload
     accepts(payload)
     assert question in str(payload)
+
+
+@pytest.mark.parametrize("budget", [500, 1_000, 2_000])
+async def test_messages_stay_within_the_budget_by_the_count_of_the_codec(budget: int) -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for n in range(60):
+            await session.ingest("user", f"Question {n}?")
+            ids = [f"c{n}_{k}" for k in range(2)]
+            calls = [{"id": id, "name": "files_read", "arguments": '{"a": 1}'} for id in ids]
+            await session.ingest("assistant", "", tool_calls=calls)
+            for id in ids:
+                await session.ingest("tool", f"{n}", tool_call_id=id)
+        messages = await session.messages("question 3", budget=budget)
+    count = await OpenAIChat("gpt-4o").count_request({"model": "gpt-4o", "messages": list(messages)})
+    assert count.upper_bound <= budget

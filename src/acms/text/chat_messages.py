@@ -17,7 +17,8 @@ from acms.prompt_types import open_closing_tags
 from acms.results import ContextItem, resolve_speaker
 
 PER_MESSAGE = 4
-PER_CALL = 8
+PER_CALL = 16
+"""Tokens of a tool call or result beside its texts: the longest form published, as in `providers.codecs.framing`."""
 PER_MEDIUM = 1_445
 """Tokens charged for an image or a file that states none: the most that an image is likely to cost."""
 PRIMER = 3
