@@ -129,6 +129,17 @@ def test_the_user_counts_more_where_others_speak_too() -> None:
     assert plain(Role.ASSISTANT, Role.ASSISTANT) == pytest.approx([assistant, assistant])
 
 
+def test_the_user_counts_no_more_than_others_where_both_roles_are_people_with_names() -> None:
+    field = field_of(
+        [
+            make_entry(1, "orders", role=Role.USER, actor="Ada"),
+            make_entry(2, "orders", role=Role.ASSISTANT, actor="Bob"),
+        ]
+    )
+    ada, bob = score_messages(field, query_of("orders")).without_marks.tolist()
+    assert ada == pytest.approx(bob)
+
+
 def test_a_speaker_who_is_named_counts_more() -> None:
     field = field_of([make_entry(1, "orders", actor="Ada"), make_entry(2, "orders", actor="Bob")])
     named = parse_query("orders of Ada", field.speakers)
