@@ -27,6 +27,7 @@ from acms.model import (
     Source,
     Span,
     State,
+    ToolResult,
 )
 from acms.prompt_types import SEPARATOR, Verdict, format_paragraph, prefix_speaker
 
@@ -152,11 +153,10 @@ class ContextItem:
 
     @property
     def speaker(self) -> str | None:
-        """The name before it in a joined text: a person, a role, or "fact"; None for a summary.
-
-        An actor whose name is a role, or "fact", is replaced by the role of the message.
-        """
-        return "fact" if self.source is Source.FACT else resolve_speaker(self.actor_id, self.role)
+        """The name before it in a joined text: a person, a role, or "fact"; None for a summary."""
+        is_result = any(isinstance(part, ToolResult) for part in self.parts)
+        speaker = resolve_speaker(self.actor_id, Role.TOOL if is_result else self.role)
+        return "fact" if self.source is Source.FACT else speaker
 
 
 class Band(StrEnum):
@@ -262,7 +262,7 @@ class Ledger:
         if verdict is None and self._others is not None:
             verdict = self._others.why(id)
         if verdict is None:
-            raise EntryNotFoundError(f"the plan never saw {id!r}")
+            raise EntryNotFoundError(f"no id of an entry that this plan considered: {id!r}")
         return verdict
 
     def why_not(self, id: str) -> Verdict | None:

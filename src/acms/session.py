@@ -42,6 +42,7 @@ from acms.model import (
     Role,
     Seen,
     Text,
+    ToolResult,
 )
 from acms.nouns import episode_id
 from acms.observability.events import EpisodeClosed, Ingested
@@ -370,7 +371,8 @@ class ACMS(View):
         if not shared.config.auto_detect_markers or origin not in MARKED_ORIGINS:
             return ()
         if parts:
-            text = "\n".join([part.text for part in parts if isinstance(part, Text)])
+            texts = [part.text for part in parts if isinstance(part, Text)]
+            text = "\n".join([*texts, *(part.output for part in parts if isinstance(part, ToolResult))])
         return detect_markers(text, shared.patterns)
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:

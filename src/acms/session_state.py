@@ -115,6 +115,11 @@ class SharedSession:
         self.namespace = validation.namespace_name(namespace)
         #: Name, labels and metadata that the first write stores; empty once they are stored.
         self.about = about
+        if config is not None and not isinstance(config, ACMSConfig):
+            raise ConfigurationError(
+                f"config must be an ACMSConfig, not {type(config).__name__}",
+                options=("ACMSConfig(strict=True)", "ACMSConfig.from_env()"),
+            )
         self.config = config or ACMSConfig()
         self.handle = _validate_storage(storage)
         self.storage = _wrap_in_cache(storage, self.config)

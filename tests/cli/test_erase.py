@@ -102,6 +102,12 @@ def test_a_message_goes_by_the_callers_key(db: str, ids: dict[str, str]) -> None
     assert said(db)[-1] == ""
 
 
+def test_a_message_goes_by_its_version(db: str, ids: dict[str, str]) -> None:
+    found = call("erase", "user_123", "--message", "v1", "--yes", "--db", db)
+    assert ids["secret"] in found["ids"]
+    assert said(db)[0] == ""
+
+
 def test_the_message_that_a_fact_was_made_from_stays_and_is_told(db: str, ids: dict[str, str]) -> None:
     entries = map(json.loads, run("export", "user_123", "--db", db).stdout.splitlines()[1:])
     fact = next(entry["id"] for entry in entries if entry["kind"] == "fact")

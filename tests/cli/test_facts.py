@@ -113,7 +113,7 @@ def test_the_list_is_cut_by_address_type_scope_and_version() -> None:
     assert set(listed("orders", "--at", str(before))) == {"PostgreSQL", "Frankfurt"}
     assert (
         run("facts", "orders", "--subject", "the weather").stdout
-        == "no facts; acms facts reflect finds them\n"
+        == "no facts; acms facts reflect orders finds them\n"
     )
 
 

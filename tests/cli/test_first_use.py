@@ -130,7 +130,7 @@ def test_commands_in_hints_keep_the_store(tmp_path: Path) -> None:
     run("add", "u", "user", "Hello.", "--db", db)
     error = json.loads(run("recall", "nobody", "q", "--db", db, "--json", code=1).stderr)["error"]
     assert error["options"] == [f"acms sessions --db '{db}' --all lists them"]
-    assert f"acms facts reflect --db '{db}' finds them" in run("facts", "u", "--db", db).stdout
+    assert f"acms facts reflect --db '{db}' u finds them" in run("facts", "u", "--db", db).stdout
 
 
 def test_hints_name_no_store_that_was_not_given_and_no_password(

@@ -104,6 +104,13 @@ def test_doors_are_not_mixed(url: str) -> None:
             assert caught.value.options == ("from acms.sync import Prompt",)
 
 
+@pytest.mark.parametrize("name", sync.__all__)
+def test_a_constructor_is_a_function_which_type_checkers_read(name: str) -> None:
+    member = getattr(sync, name)
+    if inspect.isclass(member):
+        assert inspect.getsource(member.__init__).lstrip().startswith("def __init__(")
+
+
 def test_constructors_take_the_same_arguments() -> None:
     for ours, theirs in ((sync.ACMS, AsyncACMS), (sync.Client, client.Client), (sync.Prompt, AsyncPrompt)):
         assert inspect.signature(ours) == inspect.signature(theirs)

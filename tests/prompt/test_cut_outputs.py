@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -105,26 +106,87 @@ async def test_calls_of_a_long_turn_are_shown_or_named_in_one_line() -> None:
     for number in range(16):
         path = f'"src/module_{number}.py"'
         times_shown.append((path in named) + sum(path in arguments for arguments in shown))
-        if path in named:
-            assert f"→ 1 replacement in {number} […] saved {number}" in named.replace("line of the file", "")
-    assert times_shown == sorted(times_shown)  # only the oldest may be missing
-    assert sum(times_shown) >= 12
-    assert max(times_shown) == 1
+    assert times_shown == [1] * 16
+    without_results, *lines = named.split("tool call: ")
+    assert "earlier tool calls, results left out: edit_file(" in without_results
+    assert 3 < len(lines) < 12
+    for line in lines:
+        number = int(line.partition("module_")[2].partition(".py")[0])
+        assert f"→ 1 replacement in {number} […] saved {number}" in line.replace("line of the file", "")
     assert again.payload == rendered.payload
 
 
-async def test_the_named_calls_of_a_long_turn_take_a_tenth_of_the_budget() -> None:
+async def ingest_checks(session: ACMS, hosts: int) -> None:
+    """A turn with a call for each host, and an output of some ninety tokens each."""
+    await session.ingest("user", "Which host has a full disk?")
+    for number in range(hosts):
+        await check_host(session, f"web{number:02d}")
+
+
+async def check_host(session: ACMS, host: str) -> None:
+    call_id = f"call_{host}"
+    call = {"id": call_id, "name": "df", "arguments": json.dumps({"host": host})}
+    await session.ingest("assistant", "", tool_calls=[call])
+    await session.ingest(
+        "tool", f"disks of {host}\n" + "/dev/sdb1 200G 20G 180G 10%\n" * 4, tool_call_id=call_id
+    )
+
+
+def shown_hosts(payload: Mapping[str, Any]) -> set[str]:
+    """The hosts that the messages behind the question name."""
+    return set(re.findall(r"web\d\d", json.dumps(payload["messages"][1:])))
+
+
+async def test_the_earlier_calls_of_a_turn_take_half_of_the_free_tokens_and_all_others_are_counted() -> None:
     async with ACMS("s", "memory://", None) as session:
-        await session.ingest("user", "Rename the field in all modules.")
-        for number in range(60):
-            arguments = json.dumps({"path": f"src/module_{number}.py"})
-            call = {"id": f"call_{number}", "name": "edit_file", "arguments": arguments}
-            await session.ingest("assistant", "", tool_calls=[call])
-            await session.ingest(
-                "tool", f"saved {number}\n" + "line of the file\n" * 90, tool_call_id=call["id"]
-            )
-        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=3000)
-    assert 0 < rendered.use.recalled <= 300
+        await ingest_checks(session, 90)
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=1000)
+    text = json.dumps(rendered.payload)
+    named = shown_hosts(rendered.payload)
+    assert 20 < len(named) < 90
+    assert f"{90 - len(named)} earlier ones, df(" in text
+    assert rendered.tokens.upper_bound <= 800
+
+
+@pytest.mark.parametrize("budget", [800, 1500])
+async def test_an_agent_that_calls_each_host_it_does_not_see_comes_to_an_end(budget: int) -> None:
+    hosts = [f"web{number:02d}" for number in range(20)]
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Which host has a full disk?")
+        for _ in hosts:
+            rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=budget)
+            shown = shown_hosts(rendered.payload)
+            await check_host(session, next(host for host in hosts if host not in shown))
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=budget)
+        assert shown_hosts(rendered.payload) == set(hosts)
+
+
+async def test_a_cut_output_grows_with_the_budget() -> None:
+    output = "disks: " + " ".join(f"/dev/sd{number} {number * 7 % 97}% used;" for number in range(60))
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "How full are the disks?")
+        call = {"id": "call_1", "name": "df", "arguments": "{}"}
+        await session.ingest("assistant", "", tool_calls=[call])
+        await session.ingest("tool", output, tool_call_id="call_1")
+        for budget in range(120, 600, 10):
+            rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=budget)
+            shown = rendered.payload["messages"][-1]["content"]
+            assert "/dev/sd0 0%" in shown
+            assert budget - rendered.tokens.upper_bound <= budget / 2
+
+
+@pytest.mark.parametrize("budget", range(150, 900, 50))
+async def test_no_number_is_cut(budget: int) -> None:
+    numbers = [str(100_000 + 7_919 * number) for number in range(120)]
+    text = " ".join(f"latency={number}ms" for number in numbers)
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Which latencies did we see? " + text)
+        call = {"id": "call_1", "name": "latencies", "arguments": json.dumps({"old": text})}
+        await session.ingest("assistant", "", tool_calls=[call])
+        await session.ingest("tool", text, tool_call_id="call_1")
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=budget)
+    without_marks = re.sub(r"\[….*?\]|call_1", " ", str(rendered.payload["messages"]))
+    assert set(re.findall(r"\d+", without_marks)) <= set(numbers)
 
 
 async def test_a_recall_adds_what_a_cut_document_does_not_show() -> None:

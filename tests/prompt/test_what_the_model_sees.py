@@ -305,6 +305,20 @@ async def test_a_newer_statement_of_another_session_says_that_it_is_later(keep: 
     assert again.payload == rendered.payload
 
 
+async def test_an_edit_that_is_newer_than_the_history_says_that_it_is_later() -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        flight = await session.ingest("user", "My flight to Lisbon leaves on 4 May.")
+        await session.ingest("assistant", "Noted: Lisbon, 4 May.")
+        for n in range(40):
+            await session.ingest("user", f"Note {n}: hotel number {n} costs {n * 10} euros.")
+        await session.replace(flight, "My flight to Lisbon leaves on 6 May.")
+        question = "When is my flight to Lisbon?"
+        rendered = await _prompt_for_question(session, question).user(question).render(budget=260)
+    (block,) = [one.text for one in rendered.placed if "<recalled>" in one.text]
+    noted, edited = "assistant: Noted: Lisbon, 4 May.", "My flight to Lisbon leaves on 6 May."
+    assert -1 < block.index(noted) < block.index(f"user, later than the messages above: {edited}")
+
+
 async def test_the_ledger_of_a_request_that_keeps_its_excerpts_says_so() -> None:
     async with ACMS("s", open_storage("memory://"), None) as session:
         first = await session.ingest("user", "The port of the orders database is 5432.")
@@ -314,7 +328,9 @@ async def test_the_ledger_of_a_request_that_keeps_its_excerpts_says_so() -> None
         first_ledger = (await prompt.render(budget=250)).ledger
         second_ledger = (await prompt.render(budget=250)).ledger
     assert first_ledger.why(first).reason.startswith("relevant to the query; in message ")
-    assert second_ledger.why(first).reason.startswith("recalled for an earlier request; in message ")
+    assert second_ledger.why(first).reason.startswith(
+        "recalled for an earlier request, which this one continues word for word; in message "
+    )
     assert "score" not in str(second_ledger.why(first))
     assert first_ledger.why_not(ticket).rule == "irrelevant"
     assert second_ledger.why_not(ticket).reason.endswith("the excerpts are those of an earlier request")

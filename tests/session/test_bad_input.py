@@ -459,3 +459,16 @@ async def test_calls_of_one_message_with_one_id_get_ids_of_their_own(form: str, 
         newest = (await session.entries())[-1]
     calls = [(part.call_id, part.name) for part in newest.parts if isinstance(part, ToolCall)]
     assert calls == [("c1", "a"), ("c1_2", "b")]
+
+
+async def test_a_list_in_place_of_a_message_names_the_methods_for_lists(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        with pytest.raises(ValidationError) as caught:
+            await session.ingest([{"role": "user", "content": "my diary"}])  # type: ignore[arg-type]
+    assert "diary" not in str(caught.value)
+    assert caught.value.options[0] == "ingest_many(messages)"
+
+
+def test_a_mapping_is_no_configuration() -> None:
+    with pytest.raises(ConfigurationError, match="config must be an ACMSConfig, not dict"):
+        ACMS("s", "memory://", config={"strict": True})  # type: ignore[arg-type]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from acms.cli.base import Session, Shell, allow_interrupt, define_command, get_or_create_session
+from acms.cli.base import (
+    Session,
+    Shell,
+    allow_interrupt,
+    define_command,
+    get_or_create_session,
+    resolve_entry,
+)
 from acms.cli.render import fields_of
-from acms.errors import EntryNotFoundError, GoneError
 from acms.model import Json, Origin, Privacy, Role
-from acms.session import ACMS
 
 MessageText = Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message, or - for stdin.")]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Its id, its key, or its version as v12.")]
@@ -26,16 +29,6 @@ def _read_text(text: str) -> str:
         return text
     with allow_interrupt():
         return sys.stdin.read().rstrip("\n")
-
-
-async def _resolve_entry(session: ACMS, entry: str) -> str:
-    """Return the id of an entry that is named by its version, unless the name is a key of the session."""
-    if not re.fullmatch(r"v[1-9][0-9]{0,17}", entry):
-        return entry
-    with suppress(EntryNotFoundError, GoneError):
-        return (await session.get(entry)).id
-    page = await session.history(limit=1, after=int(entry[1:]) - 1)
-    return page.entries[0].id if page.entries else entry
 
 
 def _parse_metadata(text: str | None) -> dict[str, Json] | None:
@@ -142,7 +135,7 @@ async def replace_message(shell: Shell, session: Session, entry: Entry, text: Me
     """
     content = _read_text(text)
     async with shell.open_for_writing(session, works=False) as writer:
-        id = await writer.replace(await _resolve_entry(writer, entry), content)
+        id = await writer.replace(await resolve_entry(writer, entry), content)
     value = {"session": session, "id": id, "replaced": entry}
     shell.show_line(value, f"{id} replaces {entry}")
 
@@ -160,6 +153,6 @@ async def retract_entry(
     results.
     """
     async with shell.open_for_writing(session, works=False) as writer:
-        version = await writer.retract(await _resolve_entry(writer, entry), alone=alone)
+        version = await writer.retract(await resolve_entry(writer, entry), alone=alone)
     value = {"session": session, "version": version, "retracted": entry}
     shell.show_line(value, f"v{version} retracts {entry}")

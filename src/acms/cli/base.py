@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,6 +29,8 @@ from acms.config import ACMSConfig
 from acms.errors import (
     ACMSError,
     ConfigurationError,
+    EntryNotFoundError,
+    GoneError,
     MissingExtraError,
     NotFoundError,
     SessionNotFoundError,
@@ -595,6 +597,16 @@ async def find_session(storage: StorageBackend, name: str, namespace: str) -> Co
         ) from error
     same_namespace(namespace, context.namespace, name)  # an id finds a session in any namespace
     return context
+
+
+async def resolve_entry(session: ACMS, entry: str) -> str:
+    """Return the id of an entry that is named by its version, unless the name is a key of the session."""
+    if not re.fullmatch(r"v[1-9][0-9]{0,17}", entry):
+        return entry
+    with suppress(EntryNotFoundError, GoneError):
+        return (await session.get(entry)).id
+    page = await session.history(limit=1, after=int(entry[1:]) - 1)
+    return page.entries[0].id if page.entries else entry
 
 
 _SHELL_WORDS = {

@@ -62,6 +62,7 @@ async def fork_session(
         create = parent.copy if copies_entries else parent.fork
         child = await create(version, name)
         branch = (await child.ancestry())[-1]
+        newest_version = (await parent.ancestry())[-1].version
     value = {
         "session": branch.session_id,
         "id": branch.context_id,
@@ -70,6 +71,8 @@ async def fork_session(
         "version": branch.version,
     }
     message = f"{branch.session_id} goes on from v{branch.fork} of {session}"
+    if at is None and branch.fork is not None and branch.fork < newest_version:
+        message += f": it was created then; {session} is at v{newest_version} now"
     if copies_entries:
         message = f"{branch.session_id} is a copy of {session} up to v{branch.version}"
     shell.show_line(value, message)

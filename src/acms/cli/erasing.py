@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from acms.cli.base import Shell, Yes, define_command, find_session
+from acms.cli.base import Shell, Yes, build_session, define_command, find_session, resolve_entry
 from acms.cli.render import shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
@@ -40,7 +40,7 @@ SessionArgument = Annotated[
 ]
 MessageOption = Annotated[
     list[str] | None,
-    typer.Option("--message", metavar="ID", help="Id or key of an entry; repeatable."),
+    typer.Option("--message", metavar="ID", help="Id, key or version (v5) of an entry; repeatable."),
 ]
 EverythingOption = Annotated[
     bool, typer.Option("--all", help="Erase all entries of the session, but no inherited ones.")
@@ -107,7 +107,9 @@ async def erase_content(
             elif everything:
                 erasure = await erase_context(storage, context.id, **options)
             else:
-                erasure = await erase_entries(storage, context.id, target.messages, **options)
+                async with build_session(storage, context, context.id) as opened:
+                    ids = [await resolve_entry(opened, name) for name in target.messages]
+                erasure = await erase_entries(storage, context.id, ids, **options)
         owners = {entry.context: await storage.context(entry.context) for entry in erasure.remaining}
     shell.show(
         {"what": description, **to_json_value(erasure)},

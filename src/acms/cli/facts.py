@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -135,7 +136,9 @@ async def list_facts(
             subject=subject, attribute=attribute, fact_type=fact_type, scope=fact_scope, valid_at=moment
         )
     value = {"session": session, "scope": scope, "facts": active}
-    shell.show_list(value, FACTS, active, none="no facts; acms facts reflect finds them")
+    shell.show_list(
+        value, FACTS, active, none=f"no facts; acms facts reflect {shlex.quote(session)} finds them"
+    )
 
 
 def _retired_at(fact: Fact) -> str:

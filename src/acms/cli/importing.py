@@ -32,6 +32,8 @@ IMPORTED = (
     Column("changed", align_right=True, value=lambda row: row["replaced"] + row["retracted"]),
     Column("title", value=lambda row: row["title"][:28]),
 )
+PLANNED = tuple(column for column in IMPORTED if column.name not in ("new", "changed"))
+"""The columns of a dry run, which does not look at what is stored."""
 LEFT_OUT = (Column("file", "cyan"), Column("why", wide=True))
 
 
@@ -134,7 +136,7 @@ async def _import_file(
         raise typer.BadParameter("is needed when the messages come from stdin", param_hint="--session")
     plans = await survey_import(source)
     if dry_run:
-        _show_file(shell, source, _planned_json(plans, session or path.stem))
+        _show_file(shell, source, _planned_json(plans, session or path.stem), dry_run=True)
         return
     async with shell.open_store(write=True) as storage:
         importer = await _create_importer(shell, storage, follows=True)
@@ -191,17 +193,20 @@ async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str,
     shell.show_line(value, message)
 
 
-def _show_file(shell: Shell, source: Import, sessions: Sequence[dict[str, Any]]) -> None:
+def _show_file(
+    shell: Shell, source: Import, sessions: Sequence[dict[str, Any]], *, dry_run: bool = False
+) -> None:
     read_count = _sum_field(sessions, "read")
     new_count = _sum_field(sessions, "new")
     skipped = dict(source.skipped)
 
     def draw() -> None:
-        shell.list(IMPORTED, sessions)
+        shell.list(PLANNED if dry_run else IMPORTED, sessions)
         _draw_skipped(shell, skipped)
-        shell.line(
-            f"{len(sessions)} sessions from {source.format}: {new_count:,} new of {read_count:,} messages"
-        )
+        counts = f"{read_count:,} messages, nothing stored (dry run)"
+        if not dry_run:
+            counts = f"{new_count:,} new of {read_count:,} messages"
+        shell.line(f"{len(sessions)} sessions from {source.format}: {counts}")
 
     value = {
         "format": source.format,
@@ -209,6 +214,7 @@ def _show_file(shell: Shell, source: Import, sessions: Sequence[dict[str, Any]])
         "new": new_count,
         "sessions": sessions,
         "skipped": skipped,
+        "dry_run": dry_run,
     }
     shell.show(value, draw)
 
@@ -308,7 +314,7 @@ def _show_folder(shell: Shell, summary: _Summary, *, dry_run: bool) -> None:
     sessions = list(summary.sessions.values())
 
     def draw() -> None:
-        shell.list(IMPORTED, sessions)
+        shell.list(PLANNED if dry_run else IMPORTED, sessions)
         _draw_skipped(shell, summary.skipped_messages)
         if summary.skipped_files:
             shell.list(LEFT_OUT, summary.skipped_files)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from acms import client as _client
 from acms import session as _async
@@ -26,8 +26,6 @@ from acms.client.log import Log
 from acms.client.portal import (
     BlockingProxy,
     ClosableProxy,
-    init_from_arguments,
-    init_from_inner,
     make_blocking_iterator,
     make_blocking_method,
     property_of_inner,
@@ -35,14 +33,20 @@ from acms.client.portal import (
 )
 from acms.client.session import Reads, Writes
 from acms.client.verb import define_verb
+from acms.config import ACMSConfig, RetryConfig
 from acms.log.merges import Merged, MergeStrategy
 from acms.model import Json
-from acms.ports import KVMemory
+from acms.ports import Embedder, KVMemory, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.prompt import builder as _prompt
 from acms.prompt import pins as _pins
 from acms.results import Diff, MessageReceipt
 from acms.storage import kv as _kv
 from acms.storage.kv_home import Clock, utc_now
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
 
 __all__ = [
     "ACMS",
@@ -67,7 +71,8 @@ R = TypeVar("R")
 class View(BlockingProxy, Reads):
     """A session as it was at a version, for blocking code."""
 
-    __init__ = init_from_inner(_view.View)
+    def __init__(self, inner: _view.View) -> None:
+        self.inner = inner
 
     session_id: str = property_of_inner("session_id", "The caller's name for the conversation.")
     namespace: str = property_of_inner(
@@ -85,7 +90,36 @@ class View(BlockingProxy, Reads):
 class ACMS(View, ClosableProxy, Writes):
     """Session-scoped context manager for agents, for blocking code; see `acms.ACMS`."""
 
-    __init__ = init_from_arguments(_async.ACMS)
+    def __init__(
+        self,
+        session_id: str,
+        storage: StorageBackend | str | Path,
+        embedder: Embedder | Literal["auto"] | None = "auto",
+        *,
+        reflector: Reflector | None = None,
+        reranker: Reranker | None = None,
+        summarizer: Summarizer | None = None,
+        token_counter: TokenCounter | None = None,
+        config: ACMSConfig | None = None,
+        namespace: str = "default",
+        name: str | None = None,
+        labels: Sequence[str] | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.inner = _async.ACMS(
+            session_id,
+            storage,
+            embedder,
+            reflector=reflector,
+            reranker=reranker,
+            summarizer=summarizer,
+            token_counter=token_counter,
+            config=config,
+            namespace=namespace,
+            name=name,
+            labels=labels,
+            metadata=metadata,
+        )
 
     last_receipt: MessageReceipt | None = property_of_inner(
         "last_receipt", "What the last ingested message became; None before the first one."
@@ -109,7 +143,8 @@ class ACMS(View, ClosableProxy, Writes):
 class KV(ClosableProxy):
     """Key-value memory for blocking code; made by `open_kv`."""
 
-    __init__ = init_from_inner(_kv.KVHome)
+    def __init__(self, inner: _kv.KVHome) -> None:
+        self.inner = inner
 
     get = make_blocking_method(_kv.KVHome.get)
     set = make_blocking_method(_kv.KVHome.set)
@@ -127,7 +162,8 @@ def open_kv(url: str | Path) -> KV:
 class PinRegistry(BlockingProxy):
     """The pins of one namespace, for blocking code; made by `create_pin_registry`."""
 
-    __init__ = init_from_inner(_pins.KVPinRegistry)
+    def __init__(self, inner: _pins.KVPinRegistry) -> None:
+        self.inner = inner
 
     pin = make_blocking_method(_pins.KVPinRegistry.pin)
     unpin = make_blocking_method(_pins.KVPinRegistry.unpin)
@@ -178,7 +214,8 @@ class Prompt(_prompt.Builder):
 class RemoteView(BlockingProxy, Reads):
     """A session at a service as it was at a version, for blocking code."""
 
-    __init__ = init_from_inner(_client.RemoteView)
+    def __init__(self, inner: _client.RemoteView) -> None:
+        self.inner = inner
 
     log: Log = property_of_inner("log", "Which log at the service it is.")
     session_id: str = property_of_inner("session_id", "The caller's name for the conversation.")
@@ -197,7 +234,8 @@ class RemoteView(BlockingProxy, Reads):
 class RemoteSession(RemoteView, ClosableProxy, Writes):
     """A session at a service, for blocking code; made by `Client.session`. See `acms.client.RemoteSession`."""
 
-    __init__ = init_from_inner(_client.RemoteSession)
+    def __init__(self, inner: _client.RemoteSession) -> None:
+        self.inner = inner
 
     last_receipt: MessageReceipt | None = property_of_inner(
         "last_receipt", "What the last ingested message became; None before the first one."
@@ -222,7 +260,26 @@ class RemoteSession(RemoteView, ClosableProxy, Writes):
 class Client(ClosableProxy):
     """The service at an address, for blocking code; see `acms.client.Client`."""
 
-    __init__ = init_from_arguments(_client.Client)
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retry: RetryConfig | None = None,
+        why: bool = True,
+        verify: ssl.SSLContext | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.inner = _client.Client(
+            base_url,
+            api_key=api_key,
+            timeout=timeout,
+            retry=retry,
+            why=why,
+            verify=verify,
+            transport=transport,
+        )
 
     close = make_blocking_method(_client.Client.aclose)
     contexts = make_blocking_iterator(_client.Client.contexts)

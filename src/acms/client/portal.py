@@ -14,8 +14,6 @@ from acms.runtime.portal import blocked
 __all__ = [
     "BlockingProxy",
     "ClosableProxy",
-    "init_from_arguments",
-    "init_from_inner",
     "make_blocking_iterator",
     "make_blocking_method",
     "property_of_inner",
@@ -90,26 +88,6 @@ def wrap_in_proxy(kind: type[D], inner: Any) -> D:
     proxy = kind.__new__(kind)
     proxy.inner = inner
     return proxy
-
-
-def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
-    """Return the `__init__` of a proxy that wraps an existing object."""
-
-    def __init__(self: Any, inner: T) -> None:
-        self.inner = inner
-
-    __init__.__annotations__["inner"] = kind
-    return __init__
-
-
-def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
-    """Return the `__init__` of a proxy that creates the object it wraps."""
-
-    @wraps(inner.__init__)
-    def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self.inner = inner(*args, **kwargs)
-
-    return __init__
 
 
 def property_of_inner(name: str, doc: str) -> Any:

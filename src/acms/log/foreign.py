@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import KeepMedia, Location, keep_media_bytes, refer_to_media, replace_inline_bytes
+from acms.log.message_fields import ATTRIBUTES, CONTENT
 from acms.log.native_items import EXTRA_FIELDS, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -38,9 +39,7 @@ Turn: TypeAlias = dict[str, Any]
 WINDOW = "response.compaction"
 """OpenAI's type of a conversation compacted on demand: user messages, and an item that replaces all others."""
 
-FIELDS = frozenset(
-    "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
-)
+FIELDS = frozenset((*CONTENT, *ATTRIBUTES, "key"))
 """Fields of a message that `ingest` accepts."""
 
 _OPENAI = frozenset(("name", "refusal", "audio", "function_call", "annotations"))
@@ -49,7 +48,9 @@ _ANSWER = frozenset(
 )
 KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
 """Fields that a message with a role may have."""
-_INGEST_FIELDS = ("markers", "created_at", "privacy", "origin", "actor_id")
+_COPIED_FIELDS = tuple(
+    name for name in ATTRIBUTES if name != "metadata"
+)  # metadata also takes unknown fields
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
 _EMPTY_VALUES: tuple[Json, ...] = (None, "", [], {})
@@ -105,7 +106,7 @@ def _is_own_message(message: Mapping[str, Any]) -> bool:
 def _read_item_message(message: Mapping[str, Any], location: Location) -> Turn:
     """Read an item of Responses, with the arguments of `ingest` beside it."""
     adapter_parts = _adapter_parts(message)
-    ingest_fields = {*_INGEST_FIELDS, "key", "idempotency_key"}
+    ingest_fields = {*_COPIED_FIELDS, "key", "idempotency_key"}
     if adapter_parts:
         ingest_fields.add("parts")
     item = {name: value for name, value in message.items() if name not in ingest_fields}
@@ -138,7 +139,7 @@ def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
 def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
     """Copy the other arguments of `ingest` from a message to a turn; the id given by a provider becomes its key."""
     # An item has no role, and its metadata are the provider's.
-    for name in _INGEST_FIELDS if "role" not in message else (*_INGEST_FIELDS, "metadata"):
+    for name in _COPIED_FIELDS if "role" not in message else (*_COPIED_FIELDS, "metadata"):
         if message.get(name) is not None:
             turn.setdefault(name, message[name])
     key = message.get("key", message.get("idempotency_key"))

@@ -175,11 +175,19 @@ def parse_choice(value: object, kind: type[E], field: str) -> E:
         if member is not None:
             return cast(E, member)
     allowed = ", ".join(member.value for member in kind)
+    if not isinstance(value, str):
+        raise ValidationError(f"must be one of {allowed}, not {type(value).__name__}", field=field)
     raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
 
 
 def require_role_first(role: object, *contents: object) -> None:
-    """Raise `ValidationError` if a text was passed in place of the role: no content follows it."""
+    """Raise `ValidationError` if a list was passed in place of the role, or a text that no content follows."""
+    if isinstance(role, list | tuple):
+        raise ValidationError(
+            "must be a role or one message, not a list",
+            field="role",
+            options=("ingest_many(messages)", "sync(messages), which also finds what the log has already"),
+        )
     if isinstance(role, str) and not any(contents) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
             "must come before the text",
@@ -407,6 +415,10 @@ _SENDERS: Mapping[type[Part], Role] = {
 """By kind of part: the only role that may send it. Other kinds may be sent by every role."""
 
 
+UNKNOWN_CALL = "unknown"
+"""The id of the call that a tool message without `tool_call_id` answers."""
+
+
 def build_message_parts(
     role: Role,
     content: str,
@@ -418,8 +430,9 @@ def build_message_parts(
 ) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a message and its canonical text.
 
-    Without tools or parts the message is its text and has no parts. Otherwise `content` becomes the first part (of a
-    tool message: the output), and the canonical text is every text, call and result in order, joined by newlines.
+    Without tools or parts the message is its text and has no parts, but for a tool message, which is a result.
+    Otherwise `content` becomes the first part (of a tool message: the output), and the canonical text is every text,
+    call and result in order, joined by newlines.
     """
     validate_text(content, "content")
     if not other_parts and not tool_calls and tool_call_id is None:
@@ -429,7 +442,8 @@ def build_message_parts(
                 field="content",
                 options=("give a text, tool_calls, tool_call_id or parts",),
             )
-        return (), content
+        # What a tool returned is never the user's own words, not even if nobody says which call it answers.
+        return ((ToolResult(UNKNOWN_CALL, content),) if role is Role.TOOL else ()), content
     parts: list[Part] = []
     if tool_call_id is not None:
         if role is not Role.TOOL:

@@ -21,8 +21,10 @@ from acms.text.tokenizer import content_terms, split_words
 
 TOOL_CALL = "tool call"
 """Speaker of a tool call; its results follow an arrow."""
+NAMED_CALLS = "earlier tool calls, results left out"
+"""Speaker of the calls that are named without their results."""
 LATER = "later than the messages above"
-"""Note on an excerpt of another session that is newer than all earlier turns of this one: a correction, perhaps."""
+"""Note on an edit, or on an excerpt of another session, that is newer than all earlier turns of this session."""
 ARROW = "→"
 SHORT_CALL = 30
 """Tokens for the arguments of an earlier call: a path or a query, and the beginnings of long values."""
@@ -47,7 +49,7 @@ def write_pieces(
     """Return recalled items as pieces, oldest first; a tool call and its results are one piece.
 
     `context` is the log of the session, None for one not yet begun. If some items are from other logs, each piece names
-    its session, except facts: they hold wherever they were stated. Such pieces that are newer than `last_turn` say so.
+    its session, except facts: they hold wherever they were stated. Pieces that are newer than `last_turn` say so.
     `same_counter` says that the tokens of the items were counted as the codec counts.
     """
     own_logs = find_own_logs(context)
@@ -61,7 +63,7 @@ def write_pieces(
             pieces[-1] = _add_result(pieces[-1], item)
             continue
         group = None if item.group is None else _group_of(item)
-        place = _name_session(item, own_logs, last_turn) if has_others else None
+        place = _name_place(item, own_logs, last_turn, names_session=has_others)
         text = chat_messages.escape_closing_mark(_write_paragraph(item, place), chat_messages.RECALLED)
         # The item's own count holds only for its text as it is, not with a day or a session.
         is_plain = text == prefix_speaker(item.speaker, item.content)
@@ -76,8 +78,24 @@ def has_other_sessions(items: Sequence[ContextItem], context: Context | None) ->
     return any(not _is_own(item, own_logs) for item in items)
 
 
+def has_edits(items: Sequence[ContextItem]) -> bool:
+    """Return whether some messages, in reading order, are newer than the next one of their log."""
+    newest: dict[str, datetime] = {}
+    for item in reversed(
+        [item for item in items if item.source is not Source.FACT and item.role is not None]
+    ):
+        owner = _owner_of(item)
+        if item.created_at > newest.get(owner, item.created_at):
+            return True
+        newest[owner] = item.created_at
+    return False
+
+
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Return facts and summaries, then messages of all sessions by time; a tool call stays beside its results."""
+    """Return facts and summaries, then messages of all sessions by time; a tool call stays beside its results.
+
+    An edit has the time at which it was made, and so stands behind what it corrects.
+    """
     call_times: dict[tuple[str, str], datetime] = {}
     for item in items:
         if item.group is not None:
@@ -93,8 +111,13 @@ def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 def _group_of(item: ContextItem) -> tuple[str, str]:
     """Return the key of a tool call: its log, and the name of its tool group in that log."""
-    owner = parse_entry_id(item.id)
-    return ("" if owner is None else owner[0], item.group or "")
+    return _owner_of(item), item.group or ""
+
+
+def _owner_of(item: ContextItem) -> str:
+    """Return the log that holds an item."""
+    parsed = parse_entry_id(item.id)
+    return "" if parsed is None else parsed[0]
 
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -126,14 +149,18 @@ def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
     return parsed is None or parsed[0] in own_logs
 
 
-def _name_session(item: ContextItem, own_logs: Collection[str], last_turn: datetime | None) -> str | None:
-    """Return how an excerpt names the session of an item; None for a fact."""
+def _name_place(
+    item: ContextItem, own_logs: Collection[str], last_turn: datetime | None, *, names_session: bool
+) -> str | None:
+    """Return the session that an excerpt names, and whether it is later than the messages above; None for a fact."""
     if item.source is Source.FACT:
         return None
-    if _is_own(item, own_logs):
-        return "this session"
-    is_later = last_turn is not None and item.created_at > last_turn
-    return f"session {item.session_id}, {LATER}" if is_later else f"session {item.session_id}"
+    places: list[str] = []
+    if names_session:
+        places.append("this session" if _is_own(item, own_logs) else f"session {item.session_id}")
+    if last_turn is not None and item.created_at > last_turn:
+        places.append(LATER)
+    return ", ".join(places) or None
 
 
 def _write_paragraph(item: ContextItem, place: str | None) -> str:
@@ -159,38 +186,71 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
     )
 
 
-def write_short_calls(
-    groups: Sequence[MessageGroup], counter: TokenCounter, max_tokens: int
+def write_earlier_calls(
+    groups: Sequence[MessageGroup], counter: TokenCounter, *, line_tokens: int, tokens: int
 ) -> tuple[Piece, ...]:
-    """Return the newest tool calls with their results, one line each, as many as `max_tokens` hold.
+    """Return tool calls in short, oldest first: a model that does not see its earlier calls repeats them.
 
-    A model that does not see its earlier calls repeats them. Short values of arguments, such as paths, are kept, and
-    the first and the last line of a result.
+    The newest ones get a line each with their results, as many as `line_tokens` hold. All others are named in one
+    piece without their results, so that everything takes at most `tokens`; what does not fit either is counted there.
     """
-    pieces: list[Piece] = []
-    for group in groups:
-        calls: list[str] = []
-        results: list[str] = []
-        for message in group.messages:
-            for part in message.parts:
-                if isinstance(part, ToolCall):
-                    arguments = condense.condense_arguments(part.arguments, SHORT_CALL, counter)
-                    calls.append(f"{part.name}({condense.MARK.sub(condense.CUT, arguments)})")
-                elif isinstance(part, ToolResult):
-                    results.append(f" {ARROW} {_shorten_result(part.output)}")
-        if not calls:
-            continue
-        sources = tuple([id for message in group.messages for id in message.sources])
-        text = format_paragraph(TOOL_CALL, ", ".join(calls) + "".join(results))
-        pieces.append(
-            Piece(
-                chat_messages.escape_closing_mark(text, chat_messages.RECALLED), sources[0], sources=sources
-            )
-        )
-    costs = [counter.count(piece.text) for piece in pieces]
-    while pieces and sum(costs[-len(pieces) :]) > max_tokens:
-        del pieces[0]
-    return tuple(pieces)
+    calls = [group for group in groups if _name_calls(group, counter)]
+    lines: list[Piece] = []
+    remaining = min(line_tokens, tokens)
+    while calls:
+        line = _write_call_line(calls[-1], counter)
+        remaining -= counter.count(line.text)
+        if remaining < 0:
+            break
+        lines.insert(0, line)
+        calls.pop()
+    tokens -= sum(counter.count(line.text) for line in lines)
+    named = _write_named_calls(calls, counter, tokens) if calls else None
+    return (named, *lines) if named else tuple(lines)
+
+
+def _write_call_line(group: MessageGroup, counter: TokenCounter) -> Piece:
+    """Return a tool call and its results as one line."""
+    results = [
+        f" {ARROW} {_shorten_result(part.output)}"
+        for message in group.messages
+        for part in message.parts
+        if isinstance(part, ToolResult)
+    ]
+    sources = tuple([id for message in group.messages for id in message.sources])
+    text = format_paragraph(TOOL_CALL, ", ".join(_name_calls(group, counter)) + "".join(results))
+    return Piece(chat_messages.escape_closing_mark(text, chat_messages.RECALLED), sources[0], sources=sources)
+
+
+def _write_named_calls(groups: Sequence[MessageGroup], counter: TokenCounter, tokens: int) -> Piece | None:
+    """Return one piece that names calls without their results, the newest within `tokens`; None if none fits."""
+    names: list[str] = []
+    sources: list[str] = []
+
+    def write() -> str:
+        missing_count = len(groups) - len(names)
+        missing = [f"{missing_count} earlier ones"] if missing_count else []
+        text = format_paragraph(NAMED_CALLS, ", ".join([*missing, *names]))
+        return chat_messages.escape_closing_mark(text, chat_messages.RECALLED)
+
+    for group in reversed(groups):
+        names.insert(0, ", ".join(_name_calls(group, counter)))
+        if counter.count(write()) > tokens:
+            del names[0]
+            break
+        sources.insert(0, group.messages[0].sources[0])
+    return Piece(write(), sources[0], sources=tuple(sources)) if sources else None
+
+
+def _name_calls(group: MessageGroup, counter: TokenCounter) -> list[str]:
+    """Return the calls of a group with short arguments."""
+    names: list[str] = []
+    for message in group.messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                arguments = condense.condense_arguments(part.arguments, SHORT_CALL, counter)
+                names.append(f"{part.name}({condense.MARK.sub(condense.CUT, arguments)})")
+    return names
 
 
 def _shorten_result(output: str) -> str:
@@ -200,7 +260,10 @@ def _shorten_result(output: str) -> str:
         return ""
     if len(lines) == 1 and len(lines[0]) <= 2 * SHORT_LINE:
         return lines[0]
-    return f"{lines[0][:SHORT_LINE].rstrip()} {condense.CUT} {lines[-1][-SHORT_LINE:].lstrip()}"
+    first, last = lines[0], lines[-1]
+    head = first if len(first) <= SHORT_LINE else first[: condense.end_of_head(first, SHORT_LINE)].rstrip()
+    tail = last if len(last) <= SHORT_LINE else last[condense.start_of_tail(last, SHORT_LINE) :].lstrip()
+    return f"{head} {condense.CUT} {tail}".strip()
 
 
 def write_block(pieces: tuple[Piece, ...], codec: Codec, *, is_first: bool = True) -> ComposedMessage:

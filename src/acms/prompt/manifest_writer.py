@@ -40,6 +40,7 @@ from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
 """The mark a cut leaves between two spans of a text, that of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
+_RECALLED_BEFORE = "recalled for an earlier request, which this one continues word for word"
 _LEAD = re.compile(r": |\n")
 """The end of any text before a quotation: a speaker's name, an opening mark."""
 _GRAM = 8
@@ -594,7 +595,7 @@ def _reason_to_show(
     """Return why an entry is in a message, and why only in part."""
     reason = f"in message {number} ({message.path})"
     if rule == "recall":
-        why = "recalled for an earlier request" if candidate is None else candidate.reason
+        why = _RECALLED_BEFORE if candidate is None else candidate.reason
         reason = f"{why}; {reason}"
     if omission is not None and not omission.gone:
         reason = f"{reason}, in part: {omission.reason}"

@@ -206,7 +206,12 @@ def plan_chat(
 
 def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
     return TokenBudgetExceededError(
-        budget=budget, required=required, options=("raise the budget", "shorten the leading system messages")
+        budget=budget,
+        required=required,
+        options=(
+            f"raise the budget to {required}",
+            "shorten the system messages, if the log begins with some",
+        ),
     )
 
 

@@ -6,15 +6,20 @@ The passages recalled for a turn form a *block*, which stands among the messages
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
+from acms.errors import FitError
 from acms.model import Entry, Role
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
 from acms.prompt import cache_window
 from acms.prompt.cache_window import CacheWindow
 from acms.prompt.resolve import LogRead
 from acms.recall.pipeline import LogSpan
+
+INSTRUCTIONS_SHARE = 0.9
+"""Share of the budget that the system messages of a log may take: the newest message needs the rest."""
 
 
 class HistoryRead(NamedTuple):
@@ -76,8 +81,7 @@ class PlacedHistory(NamedTuple):
 
     def list_cut_warnings(self) -> list[str]:
         """Return warnings: for a cut question, each cut message of the newest unit, and others if half is missing."""
-        newest = next((node for node in reversed(self.nodes) if isinstance(node, MessageGroup)), None)
-        newest_ids = set[str]() if newest is None else cache_window.visible_ids([newest])
+        newest_ids = self._find_newest_ids()
         warnings: list[str] = []
         older_counts: list[tuple[int, int]] = []
         for id, (whole_tokens, shown_tokens) in self.cut_tokens.items():
@@ -97,6 +101,16 @@ class PlacedHistory(NamedTuple):
             )
         return warnings
 
+    def could_show_twice(self, free_tokens: int) -> bool:
+        """Return whether the newest unit is cut, and twice as much of it would fit with some free tokens."""
+        newest_ids = self._find_newest_ids()
+        shown_tokens = sum(shown for id, (_, shown) in self.cut_tokens.items() if id in newest_ids)
+        return 0 < shown_tokens <= free_tokens
+
+    def _find_newest_ids(self) -> Collection[str]:
+        newest = next((node for node in reversed(self.nodes) if isinstance(node, MessageGroup)), None)
+        return () if newest is None else cache_window.visible_ids([newest])
+
     def list_older(self, path: str) -> list[Omission]:
         """Return the ledger's records of the messages that are older than the start of the history."""
         reason = "older than the newest messages, with which the history begins"
@@ -111,3 +125,20 @@ class PlacedHistory(NamedTuple):
 def label_in_front(entry: Entry, span: LogSpan) -> str:
     """Return the label of an entry in front of a history; none for a question, which waits for its answer."""
     return "" if entry.role is Role.USER else span.labels.label_of_entry(entry)
+
+
+def check_instructions_fit(tokens: int, budget: int) -> None:
+    """Raise `FitError` if the system messages of a log leave no room in its budget for the newest message."""
+    max_tokens = int(budget * INSTRUCTIONS_SHARE)
+    if tokens > max_tokens:
+        raise FitError(
+            "the system messages that the log begins with, and what is to stand first, take "
+            f"{tokens} tokens; beside everything else the budget leaves {max_tokens} for them",
+            budget=max_tokens,
+            required=tokens,
+            where="prompt/history",
+            options=(
+                f"raise the budget by {ceil((tokens - max_tokens) / INSTRUCTIONS_SHARE)}",
+                "retract some of them",
+            ),
+        )

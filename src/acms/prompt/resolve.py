@@ -480,14 +480,19 @@ def list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Rea
     return tuple(reads.values())
 
 
+EDITS = 8
+"""Edits in a row, behind the last turn of a log, that are looked through to find that turn."""
+
+
 async def quote_items(
     items: Sequence[ContextItem], session: Readable, context: Context | None, counter: TokenCounter
 ) -> tuple[Piece, ...]:
     """Return recalled items as pieces of a prompt that is counted by `counter`; `context` is the log of the session."""
     last_turn: datetime | None = None
-    if context is not None and excerpts.has_other_sessions(items, context):
+    if context is not None and (excerpts.has_other_sessions(items, context) or excerpts.has_edits(items)):
         # Excerpts stand between the last turn and the newest question.
-        messages = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=2)
+        newest = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=EDITS + 2)
+        messages = [message for message in newest if not message.replaces]
         answered = messages[:-1] if messages and messages[-1].role is Role.USER else messages
         last_turn = answered[-1].created_at if answered else None
     same_counter = counter.name == session.counter.name

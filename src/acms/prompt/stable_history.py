@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
 from typing import Any
 
-from acms.errors import FitError
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import EntryGroup, is_sealed
@@ -23,7 +21,7 @@ from acms.prompt import cache_window, excerpts
 from acms.prompt import steps as content
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
-from acms.prompt.placed_history import HistoryRead, PlacedHistory, label_in_front
+from acms.prompt.placed_history import HistoryRead, PlacedHistory, check_instructions_fit, label_in_front
 from acms.prompt.resolve import MARGIN, LogRead, quote_items
 from acms.prompt.steps import Readable, RecallStep
 from acms.prompt.tool_outputs import CallCutter
@@ -41,9 +39,7 @@ LAST_EXCHANGE_SHARE = 0.4
 CUT_EXCHANGE_SHARE = 0.5
 """Share of the budget filled, at most, by showing more of the last exchange, cut; the rest is for the next turns."""
 EARLIER_CALLS_SHARE = 0.1
-"""Share of the budget for the calls of a long turn that are not shown: a line for each."""
-INSTRUCTIONS_SHARE = 0.9
-"""Share of the budget that the system messages of a log may take: the newest message needs the rest."""
+"""Share of the budget for the newest calls of a long turn that are not shown whole: a line for each."""
 MAX_RECALL_TOKENS = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 
@@ -218,8 +214,8 @@ class StableHistory:
     def _shows_enough(self, placed: PlacedHistory, window: CacheWindow) -> bool:
         """Return whether a window made for another budget shows as much as one that would begin now.
 
-        It does not if its recall was made for much less, if it fills too little of the budget, or if the messages
-        before it would fit now too.
+        It does not if its recall was made for much less, if it fills too little of the budget, if the newest output is
+        cut although much more of it would fit, or if the messages before it would fit now too.
         """
         assert self._record is not None
         if self._record.made_for == self._record.budget:
@@ -228,9 +224,10 @@ class StableHistory:
         if is_same_question and self._record.made_for < 0.8 * self._record.budget:
             return False  # its recall left out answers that the larger budget has tokens for
         cost = self._cost(placed.nodes)
-        hidden_tokens = window.start_tokens
-        whole_history_fits = 0 < hidden_tokens <= self.budget - cost
-        return cost >= self.budget * MIN_FILLED_SHARE and not whole_history_fits
+        free_tokens = self.budget - cost
+        whole_history_fits = 0 < window.start_tokens <= free_tokens
+        is_filled = cost >= self.budget * MIN_FILLED_SHARE and not placed.could_show_twice(free_tokens)
+        return is_filled and not whole_history_fits
 
     def _tokens_left(self, window: CacheWindow, history: HistoryRead) -> int:
         return self.budget - self._cost(self._lay_out(window, history).nodes)
@@ -248,10 +245,8 @@ class StableHistory:
         with_question = self._move_question_to_front(history, start, costs, groups)
         turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
-        calls_budget = min(int(self.budget * EARLIER_CALLS_SHARE), budget - sum(costs[start:]))
-        calls_budget -= self.codec.cost(excerpts.write_frame(self.codec))
-        counter = self.codec.counter
-        calls = excerpts.write_short_calls(whole_groups[turn_start:start], counter, calls_budget)
+        calls_budget = budget - sum(costs[start:])
+        calls = self._write_earlier_calls(whole_groups[turn_start:start], calls_budget)
         budget -= self._cost([self._write_block(calls)] if calls else [])
         tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_groups, costs, previous_groups)
         reserve = self._reserve(groups, costs, tool_tokens, used_tool_tokens)
@@ -271,8 +266,12 @@ class StableHistory:
         if start > turn_start:  # the turn is not shown whole: each earlier call of it gets one line
             history = with_question
             recalled_ids = {id for piece in pieces for id in piece.sources}
-            calls = excerpts.write_short_calls(whole_groups[turn_start:start], counter, calls_budget)
-            pieces += tuple([call for call in calls if recalled_ids.isdisjoint(call.sources)])
+            hidden_groups = [
+                group
+                for group in whole_groups[turn_start:start]
+                if recalled_ids.isdisjoint(cache_window.visible_ids([group]))
+            ]
+            pieces += self._write_earlier_calls(hidden_groups, calls_budget)
         else:
             free_tokens = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE)) - sum(costs[start:])
             find_answers = partial(self._find_answers, recall_budget, take_all=take_all)
@@ -285,6 +284,19 @@ class StableHistory:
         window = await self._new_window(history, limits, pieces, is_whole=is_whole)
         placed = self._lay_out(window, history)
         return placed._replace(older=tuple(groups[:start]))
+
+    def _write_earlier_calls(self, groups: Sequence[MessageGroup], free_tokens: int) -> tuple[Piece, ...]:
+        """Return the calls of a turn that are not shown, in short, within half of the free tokens.
+
+        The other half is for the calls to come.
+        """
+        frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
+        return excerpts.write_earlier_calls(
+            groups,
+            self.codec.counter,
+            line_tokens=int(self.budget * EARLIER_CALLS_SHARE) - frame_cost,
+            tokens=free_tokens // 2 - frame_cost,
+        )
 
     async def _new_window(
         self, history: HistoryRead, limits: Mapping[int, int], pieces: Sequence[Piece], *, is_whole: bool
@@ -555,20 +567,7 @@ class StableHistory:
             return history
         units = await self._load_front_entries(history.span)
         groups = self._build_groups(units, history.span.labels.by_id([], units))
-        needed_tokens = self._cost(groups)
-        max_tokens = int(self.budget * INSTRUCTIONS_SHARE)
-        if needed_tokens > max_tokens:
-            raise FitError(
-                "the system messages that the log begins with, and what is to stand first, take "
-                f"{needed_tokens} tokens; beside everything else the budget leaves {max_tokens} for them",
-                budget=max_tokens,
-                required=needed_tokens,
-                where="prompt/history",
-                options=(
-                    f"raise the budget by {ceil((needed_tokens - max_tokens) / INSTRUCTIONS_SHARE)}",
-                    "retract some of them",
-                ),
-            )
+        check_instructions_fit(self._cost(groups), self.budget)
         front_ids = cache_window.visible_ids(groups)
         entries = [(group.messages[0].sources[0], 0) for group in groups]
         return history._replace(

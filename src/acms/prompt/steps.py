@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
 from acms.log.in_force import EntryGroup, Replacements, rendered_role
+from acms.log.message_fields import ATTRIBUTES, CONTENT, KEYS
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolResult
@@ -262,7 +263,10 @@ def build_message(
     built = built or (Text(text),)
     if reasoning is not None:  # a model thinks before it speaks
         built = tuple(sorted(built, key=lambda part: not isinstance(part, Reasoning)))
-    if parsed_role is Role.TOOL and not all(isinstance(part, ToolResult | Media) for part in built):
+    answers_call = all(isinstance(part, ToolResult | Media) for part in built)
+    if parsed_role is Role.TOOL and (
+        not answers_call or built == (ToolResult(validation.UNKNOWN_CALL, text),)
+    ):
         raise ValidationError(
             "a tool message must say which call it answers",
             field="tool_call_id",
@@ -277,12 +281,8 @@ def _validate_text(value: object, field: str) -> str:
     return validation.validate_text(value, field)
 
 
-_FIELDS = frozenset(
-    ("role", "content", "parts", "tool_calls", "tool_call_id", "actor_id", "name", "reasoning", "is_error")
-)
-_OTHERS = frozenset(
-    ("markers", "metadata", "created_at", "privacy", "origin", "key", "idempotency_key", "id", "type")
-)
+_FIELDS = frozenset((*CONTENT, "actor_id", "name", "reasoning", "is_error"))
+_OTHERS = frozenset((*ATTRIBUTES, *KEYS, "id", "type")) - _FIELDS
 """Fields of a message to be ingested that mean nothing in a prompt."""
 
 
@@ -417,7 +417,8 @@ def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessa
     if entry.actor is not None and role is not Role.TOOL:
         name = chat_messages.name_of(entry.actor, role)
     # The result of a tool whose call is not shown is quoted in a message of the user.
-    if role is Role.USER and any(isinstance(part, ToolResult) for part in entry.parts):
+    is_result = entry.role is Role.TOOL or any(isinstance(part, ToolResult) for part in entry.parts)
+    if role is Role.USER and is_result:
         text = chat_messages.wrap_text(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
     tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Cutting: a message or a whole tool group made shorter on a token boundary, and marked where something is missing."""
+"""Cutting: a message or a whole tool group made shorter between words, and marked where something is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from acms.model import Part, Text, ToolCall, ToolResult
 from acms.plan.nodes import KeptEnd
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import PromptMessage
-from acms.text.condense import condense_arguments, find_level, fits_budget
+from acms.text.condense import condense_arguments, end_of_head, find_level, fits_budget, start_of_tail
 
 MARK = "[…]"
 """Marks the part cut off a text."""
@@ -19,16 +19,18 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: KeptEnd | 
     """Return as much of a text as a budget holds, with a mark where it was cut; "" when nothing fits.
 
     `keep` names the end that is kept: its head, its tail, or with None two thirds head and one third tail. The longest
-    such text is found by bisection, so it ends on a token boundary.
+    such text is found by bisection. No word and no number is cut.
     """
 
     def cut_to(kept_chars: int) -> str:
         if keep is KeptEnd.START:
-            return f"{text[:kept_chars].rstrip()} {MARK}"
+            return f"{text[: end_of_head(text, kept_chars)].rstrip()} {MARK}".strip()
         if keep is KeptEnd.END:
-            return f"{MARK} {text[len(text) - kept_chars :].lstrip()}"
-        tail = kept_chars // 3
-        return f"{text[: kept_chars - tail].rstrip()} {MARK} {text[len(text) - tail :].lstrip()}"
+            return f"{MARK} {text[start_of_tail(text, kept_chars) :].lstrip()}".strip()
+        tail_chars = kept_chars // 3
+        head = text[: end_of_head(text, kept_chars - tail_chars)].rstrip()
+        tail = text[start_of_tail(text, tail_chars) :].lstrip()
+        return f"{head} {MARK} {tail}".strip()
 
     if budget <= 0:
         return ""
@@ -43,7 +45,8 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: KeptEnd | 
             low = middle
         else:
             high = middle - 1
-    return cut_to(low) if low and counter.count(cut_to(low)) <= budget else ""
+    shortened = cut_to(low)
+    return shortened if shortened != MARK and counter.count(shortened) <= budget else ""
 
 
 def cut_messages(

@@ -74,7 +74,7 @@ class Gate:
         if self._hosts and _normalize_host(_strip_port(host)) not in self._hosts:
             raise PermissionDeniedError(
                 "the service does not go by this name",
-                options=("call it by a name of this machine", "list the name among the hosts of the service"),
+                options=("call it by a name of this machine", "acms serve --name NAME"),
             )
         origin = headers.get("origin")
         if origin is None:

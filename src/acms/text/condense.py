@@ -30,6 +30,10 @@ ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
 SHORT_STRING = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
+LONGEST_WORD = 60
+"""Characters of a word that is never cut; what is longer, such as base64, has no words."""
+FIRST_WIDE_CHARACTER = "\u2e80"
+"""From here on characters stand for words or syllables (CJK), so that a text may be cut between any two of them."""
 
 TextSpan = tuple[int, int]
 """Start and end of a part of a text."""
@@ -53,13 +57,38 @@ def find_level(costs: Sequence[int], budget: int) -> int:
     return ascending[-1] if ascending else budget
 
 
+def end_of_head(text: str, size: int) -> int:
+    """Return where the first `size` characters of a text end without the beginning of a word or number."""
+    for end in range(size, max(0, size - LONGEST_WORD) - 1, -1):
+        if _may_cut(text, end):
+            return end
+    return size
+
+
+def start_of_tail(text: str, size: int) -> int:
+    """Return where the last `size` characters of a text start without the end of a word or number."""
+    start = len(text) - size
+    for position in range(start, min(len(text), start + LONGEST_WORD) + 1):
+        if _may_cut(text, position):
+            return position
+    return start
+
+
+def _may_cut(text: str, position: int) -> bool:
+    """Return whether no word and no number reaches over a position: part of a number is another number."""
+    if position <= 0 or position >= len(text):
+        return True
+    before, after = text[position - 1], text[position]
+    return before.isspace() or after.isspace() or max(before, after) >= FIRST_WIDE_CHARACTER
+
+
 # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def condense_output(
     text: str, tokens: int, counter: TokenCounter, *, question: str = "", entry: str = ""
 ) -> str:
-    """Return a tool's output within `tokens`: unchanged if it fits, "" if not even a mark fits.
+    """Return a tool's output within `tokens`: unchanged if it fits, "" if no word fits beside a mark.
 
     The first and last records are kept, then alternately records that share rare words with the question and records
     that stand out, until the budget is filled; each with the object, section or function around it. The first mark says
@@ -74,7 +103,7 @@ def condense_output(
         if len(_known_choices) >= 4_096:
             _known_choices.clear()
         spans = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry)
-    return _join_spans(text, spans, entry) if spans else ""
+    return _join_spans(text, spans, entry) if spans else _keep_beginning(text, tokens, counter)
 
 
 _known_choices: dict[tuple[int, int, int, str, int, str], list[TextSpan]] = {}
@@ -99,6 +128,17 @@ def fits_budget(text: str, tokens: int, counter: TokenCounter) -> bool:
     if len(text) > MOST_CHARACTERS_PER_TOKEN * max(tokens, 0):
         return False
     return counter.count(text) <= tokens
+
+
+def _keep_beginning(text: str, tokens: int, counter: TokenCounter) -> str:
+    """Return the beginning of a text with the shortest mark, within so many tokens; "" if no word fits."""
+
+    def write(size: int) -> str:
+        return f"{text[: end_of_head(text, size)].rstrip()} {CUT}"
+
+    limit = min(len(text) - 1, MOST_CHARACTERS_PER_TOKEN * max(tokens, 0))
+    size = bisect_largest(limit, lambda size: counter.count(write(size)) <= tokens)
+    return write(size) if text[: end_of_head(text, size)].strip() else ""
 
 
 def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[TextSpan]:
@@ -127,11 +167,12 @@ def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bo
 
     def ends_of_size(size: int) -> list[TextSpan]:
         tail = size // 3
-        return [(0, size - tail), (len(text) - tail, len(text))]
+        return [(0, end_of_head(text, size - tail)), (start_of_tail(text, tail), len(text))]
 
     limit = min(len(text) - 1, MOST_CHARACTERS_PER_TOKEN * max(tokens, 0))
     size = bisect_largest(limit, lambda size: fits(ends_of_size(size)))
-    return ends_of_size(size) if size else []
+    spans = ends_of_size(size)
+    return spans if any(text[start:end].strip() for start, end in spans) else []
 
 
 def bisect_largest(limit: int, holds: Callable[[int], bool]) -> int:
@@ -303,6 +344,7 @@ def _replace_strings(text: str, strings: Sequence[tuple[TextSpan, str]], size: i
 def _shorten_string(text: str, size: int) -> str:
     """Return head, mark and tail of a text, or the text if that is no shorter."""
     tail = size // 3
-    mark = f" [… {len(text) - size:,} of {len(text):,} characters left out] "
-    shortened = text[: size - tail] + mark + text[len(text) - tail :]
+    head_end, tail_start = end_of_head(text, size - tail), start_of_tail(text, tail)
+    mark = f" [… {tail_start - head_end:,} of {len(text):,} characters left out] "
+    shortened = text[:head_end] + mark + text[tail_start:]
     return shortened if len(shortened) < len(text) else text
