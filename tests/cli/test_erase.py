@@ -85,7 +85,7 @@ def test_a_message_goes_with_what_was_made_from_it_and_the_file_is_searched(
     assert said(db) == ["", "hello default", "bye then", "", ""]
     again = run("erase", "user_123", "--message", ids["secret"], "--verify", "--yes", "--db", db).stdout
     assert again.startswith(
-        "1 entries of user_123: 3 entries of 1 sessions are erased, 2 of them summaries and facts made from others\n"
+        "1 entry of user_123: erased 3 entries in 1 session, 2 of them summaries and facts made from others\n"
         "nothing of it is left in the rows of the store; no file was searched for what it said\n"
         "not reached: "
     )

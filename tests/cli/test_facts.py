@@ -233,7 +233,7 @@ def test_reflect_shows_what_became_of_each_proposal() -> None:
     lines = run("facts", "reflect", "plain", "--wait", "--reflector", "offline").stdout.splitlines()
     assert lines[0].split() == ["value", "outcome", "subject", "attribute", "reason", "asked"]
     assert any("  added  " in line and "March 15" in line for line in lines)
-    assert lines[-1] == "1 episodes reflected on, 0 wait for more to be said"
+    assert lines[-1] == "1 episode reflected on; 0 are too short yet and wait"
 
 
 def test_a_worker_reflects_when_nobody_waits() -> None:

@@ -69,7 +69,7 @@ def test_a_report_for_people_names_places_counts_and_commands(db: str) -> None:
     rows = [line.split() for line in out.splitlines()]
     assert ["password", "user", "456", "v2", "always", "content"] in [[*row[:4], *row[6:8]] for row in rows]
     assert ["email", "user", "456", "v2", "redact", "metadata.x"] in [[*row[:4], *row[6:8]] for row in rows]
-    assert "2 findings in 1 entries: 3 entries of 2 sessions were read, by the rules of " in out
+    assert "2 findings in 1 entry: read 3 entries in 2 sessions, by the rules of " in out
     assert "acms erase 'user 456' --message m_" in out
     assert "--namespace work --db " in out
 
@@ -86,7 +86,7 @@ def test_findings_are_a_failure_only_when_asked(db: str) -> None:
     run("scan", "--db", db)
     run("scan", "--db", db, "--fail-on-findings", code=1)
     out = run("scan", "--db", db, "--fail-on-findings", "--session", "quiet", "--namespace", "work").output
-    assert "nothing sensitive was found: 1 entries of 1 sessions were read" in out
+    assert "nothing sensitive was found: read 1 entry in 1 session" in out
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store

@@ -26,7 +26,8 @@ ARGUMENTS = {
     "give history(session, …) a session that is opened here",
     "call cache_hint before recall", "build fragments with Prompt() and no codec", "from acms.sync import Prompt",
     '{"truncate_tokens": 1200}',
-    'ingest("user", "…")', "recall(…) first, and add the items as messages",
+    'ingest("user", "…")', "ingest_many(messages)", "sync(messages), which also finds what the log has already",
+    "recall(…) first, and add the items as messages",
     # Who starts the service.
     "acms gateway --keys",
     "ask a service that writes: acms serve",

@@ -18,7 +18,7 @@ import typer
 from acms.branches.importers import Turn, read_chat
 from acms.cli import render
 from acms.cli.base import Shell, create_embedder, define_command, file_url, parse_store
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, count_noun
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
 from acms.log.in_force import preview_text
@@ -308,7 +308,7 @@ def _draw_answers(screen: Screen, results: _Results) -> None:
         screen.line(f"? {question}", "bold yellow")
         best_items = items.best(3)
         screen.list(render.RANKED, best_items)
-        totals = f"{len(items)} items, {items.tokens} of {items.budget} tokens"
+        totals = f"{count_noun(len(items), 'item')}, {items.tokens} of {items.budget} tokens"
         screen.line(f"best {len(best_items)} of {totals}", "dim")
 
     ledger = results.answers[-1][1].ledger

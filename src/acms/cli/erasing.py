@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from acms.cli.base import Shell, Yes, build_session, define_command, find_session, resolve_entry
-from acms.cli.render import shell_words, to_json_value
+from acms.cli.render import count_noun, shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
 from acms.log.policy import CompactionPolicy
@@ -155,7 +155,7 @@ class _Target:
     def describe(self) -> str:
         """Return the target for the confirmation."""
         if self.session is not None:
-            count = "everything" if self.everything else f"{len(self.messages)} entries"
+            count = "everything" if self.everything else count_noun(len(self.messages), "entry")
             return f"{count} of {self.session}"
         if self.whole_namespace is not None:
             return f"everything in namespace {self.whole_namespace}"
@@ -176,8 +176,9 @@ def _session_name(context: Context) -> str:
 
 def _draw_erasure(shell: Shell, description: str, erasure: Erasure, owners: Mapping[str, Context]) -> None:
     """Write the result; `owners` are the contexts of the entries that remain."""
+    sessions = count_noun(len(erasure.contexts), "session")
     shell.line(
-        f"{description}: {len(erasure.ids)} entries of {len(erasure.contexts)} sessions are erased,"
+        f"{description}: erased {count_noun(len(erasure.ids), 'entry')} in {sessions},"
         f" {len(erasure.cascaded)} of them summaries and facts made from others"
     )
     for entry in erasure.remaining[:LISTED]:

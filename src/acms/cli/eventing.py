@@ -9,7 +9,7 @@ import typer
 
 from acms.cli import render
 from acms.cli.base import Session, Shell, create_group, define_command
-from acms.cli.render import Column, fields_of
+from acms.cli.render import Column, count_noun, fields_of
 from acms.log.in_force import preview_text
 from acms.results import LogEvent, Webhook
 
@@ -139,7 +139,7 @@ async def replay_webhook(shell: Shell, id: WebhookId) -> None:
 
     async with shell.open_store() as storage:
         jobs = await Webhooks(storage).replay(id)
-    shell.show_line({"jobs": jobs}, f"{len(jobs)} sessions are delivered again")
+    shell.show_line({"jobs": jobs}, f"{count_noun(len(jobs), 'session')} to be delivered again")
 
 
 def _webhook_json(webhook: Webhook) -> dict[str, object]:

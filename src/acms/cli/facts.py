@@ -23,7 +23,7 @@ from acms.cli.base import (
     parse_version,
 )
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, count_noun
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.facts.by_hand import parse_valid_time
@@ -476,7 +476,8 @@ async def reflect_on_session(
         if decisions:
             shell.list(DECISIONS, decisions)
         shell.line(
-            f"{waiting - remaining} episodes reflected on, {remaining} wait for more to be said", "dim"
+            f"{count_noun(waiting - remaining, 'episode')} reflected on; {remaining} are too short yet and wait",
+            "dim",
         )
 
     shell.show({"session": session, "job": job.id, "waiting": remaining, "reflected": reflections}, draw)

@@ -13,7 +13,7 @@ import typer
 
 from acms.cli.base import Ranking, Shell, app, create_embedder, data_file, define_command, file_url
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, strip_control_characters
+from acms.cli.render import Column, count_noun, strip_control_characters
 from acms.cli.serving import default_store_url, log_to_stderr, open_socket, serve_until_stopped
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError, NotFoundError
@@ -199,7 +199,7 @@ async def show_status(
     def draw() -> None:
         shell.line(f"gateway {url} {'answers' if answers else 'does not answer (--url names another)'}")
         shell.line(f"store {shown_store}{'' if shell.db else ' (--db names another)'}")
-        shell.line(f"{len(rows)} sessions with requests")
+        shell.line(f"{count_noun(len(rows), 'session')} with requests")
         for outcome, count in sorted(outcomes.items()):
             shell.line(f"{count:>8,} {outcome}")
 
@@ -285,13 +285,15 @@ def _explain_recall(request: Mapping[str, Any]) -> list[str]:
         return [f"nothing was searched for the newest one: {request['not_searched']}"]
     recalled = request.get("recalled")
     if recalled:
-        return [f"recalled in the newest one: {len(recalled)} messages; those of earlier requests stay in it"]
+        return [
+            f"recalled in the newest one: {count_noun(len(recalled), 'message')}; those of earlier requests stay in it"
+        ]
     search = request.get("search")
     if search is None:
         return []  # a request that an earlier release recorded, without its search
     begin = f"recalled for the newest one: nothing; {search['free']:,} tokens were free"
     not_shown = search["not_shown"]
-    searched = f"searched and not shown: {sum(not_shown.values()):,} messages"
+    searched = f"searched and not shown: {count_noun(sum(not_shown.values()), 'message')}"
     if not_shown:
         reasons = [f"{count:,} {_RULES.get(rule, rule)}" for rule, count in not_shown.items()]
         searched += f" ({', '.join(reasons)})"

@@ -17,7 +17,7 @@ from acms.branches import limits
 from acms.branches.importers import FORMATS, Import, open_import
 from acms.branches.importing import Importer, Plan, Stored, survey_import
 from acms.cli.base import Shell, allow_interrupt, define_command, get_or_create_session, iterate_contexts
-from acms.cli.render import Column
+from acms.cli.render import Column, count_noun
 from acms.errors import ACMSError, ValidationError
 from acms.ports import StorageBackend
 from acms.session import ACMS
@@ -189,7 +189,8 @@ async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str,
         "messages": stats.messages,
         "tokens": stats.tokens,
     }
-    message = f"{name}: {new_count} new of {read_count} messages; it has {stats.messages:,} ({stats.tokens:,} tokens)"
+    counts = f"{new_count} new of {count_noun(read_count, 'message')}"
+    message = f"{name}: {counts}; it has {stats.messages:,} ({stats.tokens:,} tokens)"
     shell.show_line(value, message)
 
 
@@ -203,10 +204,10 @@ def _show_file(
     def draw() -> None:
         shell.list(PLANNED if dry_run else IMPORTED, sessions)
         _draw_skipped(shell, skipped)
-        counts = f"{read_count:,} messages, nothing stored (dry run)"
+        counts = f"{count_noun(read_count, 'message')}, nothing stored (dry run)"
         if not dry_run:
-            counts = f"{new_count:,} new of {read_count:,} messages"
-        shell.line(f"{len(sessions)} sessions from {source.format}: {counts}")
+            counts = f"{new_count:,} new of {count_noun(read_count, 'message')}"
+        shell.line(f"{count_noun(len(sessions), 'session')} from {source.format}: {counts}")
 
     value = {
         "format": source.format,
@@ -320,8 +321,8 @@ def _show_folder(shell: Shell, summary: _Summary, *, dry_run: bool) -> None:
             shell.list(LEFT_OUT, summary.skipped_files)
         outcome = "nothing stored (dry run)" if dry_run else f"{new_count:,} new"
         shell.line(
-            f"{len(summary.files)} files, {len(sessions)} sessions, {read_count:,} messages: {outcome};"
-            f" {len(summary.skipped_files)} files skipped"
+            f"{count_noun(len(summary.files), 'file')}, {count_noun(len(sessions), 'session')}, "
+            f"{count_noun(read_count, 'message')}: {outcome}; {count_noun(len(summary.skipped_files), 'file')} skipped"
         )
 
     value = {

@@ -26,7 +26,7 @@ from acms.cli.base import (
     parse_store,
     write_file,
 )
-from acms.cli.render import Screen
+from acms.cli.render import Screen, count_noun
 from acms.errors import ACMSError, ConfigurationError
 from acms.log import validation
 from acms.model import Context
@@ -189,7 +189,7 @@ async def copy_store(
 
     def draw() -> None:
         shell.line(
-            f"{copied.contexts:,} sessions, {copied.created:,} of them new; {copied.entries:,} new entries,"
+            f"{count_noun(copied.contexts, 'session')}, {copied.created:,} of them new; {copied.entries:,} new entries,"
             f" {copied.blanked:,} erased or expired since; {copied.derived:,} derived rows, {copied.jobs:,} jobs"
         )
         for item in copied.left:
@@ -318,7 +318,7 @@ async def write_witness(
             shell.line(str(problem), "red")
         if other_witnesses:
             shell.line(f"{file} is new; the store has recorded {other_witnesses} other witnesses", "yellow")
-        result = "left as it was" if problems else f"{len(lines) - 1} sessions"
+        result = "left as it was" if problems else count_noun(len(lines) - 1, "session")
         shell.line(f"{file}: {result}")
 
     shell.show({"ok": not problems, "problems": problems}, draw)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from acms.cli import render
 from acms.cli.base import At, File, Limit, Session, Shell, allow_interrupt, app, define_command, write_file
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, count_noun
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
 from acms.log.in_force import preview_text
@@ -154,7 +154,7 @@ def _draw_prompt(
     rows = _message_rows(prompt)
     rows.insert(boundary, [f"── {label} ──", "", "", "", "", ""])
     screen.table(SHOWN, rows)
-    count = _count_messages(len(prompt.messages))
+    count = count_noun(len(prompt.messages), "message")
     model = f"{manifest.codec} {manifest.model}{_log_versions(manifest)}"
     screen.line(
         f"{count}, {manifest.upper_bound:,} of {budget:,} tokens ({rendered.tokens.exactness.value}), {model}",
@@ -203,7 +203,7 @@ async def diff_prompts(shell: Shell, left: File, right: File) -> None:
         ],
     }
     summary = (
-        f"{_count_messages(shared)} shared, {cache.predicted_tokens:,} tokens from a cache: {cache.reason}; "
+        f"{count_noun(shared, 'message')} shared, {cache.predicted_tokens:,} tokens from a cache: {cache.reason}; "
         f"it costs {round(paid):,} tokens of uncached input, {round(price):,} of them for the break"
     )
 
@@ -274,8 +274,8 @@ async def replay_prompt(shell: Shell, file: File) -> None:
         "manifest": manifest.digest,
         "payload": manifest.payload,
     }
-    count = _count_messages(len(prompt.messages))
-    message = f"identical: {count} from {len(manifest.entries)} entries, {manifest.payload}"
+    count = count_noun(len(prompt.messages), "message")
+    message = f"identical: {count} from {count_noun(len(manifest.entries), 'entry')}, {manifest.payload}"
     shell.show_line(value, message)
 
 
@@ -431,7 +431,7 @@ def _log_range(record: Sent) -> str:
     """Return the versions of the log in a message, or its sources if it has no versions."""
     if not record.first:
         sources = record.sources
-        return f"{len(sources)} entries" if len(sources) > 1 else "".join(sources)
+        return count_noun(len(sources), "entry") if len(sources) > 1 else "".join(sources)
     if record.first == record.last:
         return f"v{record.first}"
     return f"v{record.first}-v{record.last}"
@@ -547,7 +547,7 @@ def _draw_unified(
     screen.line(f"@@ {summary} @@")
     for row in _fold_rows(rows):
         if row.folded:
-            screen.line(f"  … {_count_messages(row.folded)} the same")
+            screen.line(f"  … {count_noun(row.folded, 'message')} the same")
             continue
         if row.sign == " " and row.right is not None:
             screen.line(f"  {_message_line(right_prompt, row.right, 160)}")
@@ -578,10 +578,6 @@ def _fold_rows(rows: Sequence[Row]) -> Iterator[Row]:
             start += 1
 
 
-def _count_messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
-
-
 _ROW_STYLES = {" ": "dim", "!": "yellow", "-": "red", "+": "green", "~": "dim"}
 
 
@@ -594,7 +590,7 @@ def _build_side_by_side(
         table.add_column(title, ratio=1, overflow="fold")
     for row in _fold_rows(rows):
         if row.folded:
-            left_cell = right_cell = f"… {_count_messages(row.folded)} the same"
+            left_cell = right_cell = f"… {count_noun(row.folded, 'message')} the same"
         else:
             left_cell = "" if row.left is None else f"{row.sign} {_message_line(left_prompt, row.left, 300)}"
             right_cell = (

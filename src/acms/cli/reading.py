@@ -20,7 +20,7 @@ from acms.cli.base import (
     define_command,
     parse_version,
 )
-from acms.cli.render import Column, Screen, fields_of
+from acms.cli.render import Column, Screen, count_noun, fields_of
 from acms.log.encoding import parse_entry_id
 from acms.results import ContextItems, HistoryEntry, Ledger, Verdict
 
@@ -161,7 +161,9 @@ def _draw_why(
 
 
 def _draw_totals(screen: Screen, items: ContextItems) -> None:
-    totals = f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}"
+    totals = (
+        f"{count_noun(len(items), 'item')}, {items.tokens} of {items.budget} tokens, log at v{items.version}"
+    )
     screen.line(totals, "dim")
 
 
@@ -177,7 +179,7 @@ async def show_messages(shell: Shell, session: Session, query: Query, budget: Re
     def draw() -> None:
         for message in messages:
             _draw_message(shell, message)
-        shell.line(f"{len(messages)} messages", "dim")
+        shell.line(count_noun(len(messages), "message"), "dim")
 
     shell.show({"session": session, "query": query, "budget": budget, "messages": messages}, draw)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli.base import Ranking, Shell, create_embedder, define_command
-from acms.cli.render import Screen
+from acms.cli.render import Screen, count_noun
 from acms.config import ACMSConfig
 from acms.ports import StorageBackend
 from acms.providers import LocalEmbedder
@@ -62,7 +62,9 @@ async def rebuild_index(
 
 def _draw_result(screen: Screen, result: Reindexed, *, moved: bool) -> None:
     rebuilt = f"{result.cards:,} index records and {result.vectors:,} vectors"
-    screen.line(f"{result.contexts} sessions, {result.entries:,} entries: {rebuilt} were made")
+    screen.line(
+        f"{count_noun(result.contexts, 'session')}, {count_noun(result.entries, 'entry')}: {rebuilt} were made"
+    )
     if moved:
         screen.line(
             f"{result.moved:,} vectors moved to Chroma, {result.pruned:,} of erased entries deleted there"

@@ -40,6 +40,13 @@ WIDEST = 32
 """Terminal cells of a column that is not wide: enough for an id, and three columns fit in 100 cells."""
 
 
+def count_noun(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 session", "2,000 sessions", "3 entries"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table."""

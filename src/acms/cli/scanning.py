@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from acms.cli.base import Shell, define_command, find_session
-from acms.cli.render import Column, format_version, to_json_value
+from acms.cli.render import Column, count_noun, format_version, to_json_value
 from acms.model import Json
 from acms.privacy import scan as scanning
 from acms.privacy.detect import KINDS, safe_key
@@ -113,9 +113,8 @@ COUNTS = Column("kind", "magenta"), Column("findings", align_right=True), Column
 
 
 def _draw_scan(shell: Shell, result: Scan) -> None:
-    searched = (
-        f"{result.entries} entries of {result.contexts} sessions were read, by the rules of {result.rules}"
-    )
+    entries, sessions = count_noun(result.entries, "entry"), count_noun(result.contexts, "session")
+    searched = f"read {entries} in {sessions}, by the rules of {result.rules}"
     if not result.found:
         shell.line(f"nothing sensitive was found: {searched}", "green")
         return
@@ -126,7 +125,9 @@ def _draw_scan(shell: Shell, result: Scan) -> None:
         shell.line(f"… and {unlisted} more: --limit lists them")
     shell.title("found")
     shell.list(COUNTS, result.kinds)
-    shell.line(f"{result.found} findings in {result.affected} entries: {searched}", "bold")
+    shell.line(
+        f"{count_noun(result.found, 'finding')} in {count_noun(result.affected, 'entry')}: {searched}", "bold"
+    )
     if result.findings:
         shell.title("to erase an entry for ever, in every fork, with what was made from it")
         _draw_erase_commands(shell, result.findings)

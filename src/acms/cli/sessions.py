@@ -14,7 +14,7 @@ from acms.branches import forks
 from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
 from acms.cli.base import At, Full, Session, Shell, Yes, create_group, define_command
-from acms.cli.render import Column
+from acms.cli.render import Column, count_noun
 from acms.log.in_force import preview_text
 from acms.results import ContextInfo
 
@@ -197,9 +197,11 @@ async def show_version(
 
     def draw() -> None:
         shell.line(f"{session} at v{stats.version}", "bold cyan")
-        derived = f"{stats.facts} facts, {stats.summaries} summaries"
-        shell.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {derived}")
-        shell.line(f"in force: {stats.active_messages:,} messages, {stats.active_tokens:,} tokens")
+        derived = f"{count_noun(stats.facts, 'fact')}, {count_noun(stats.summaries, 'summary')}"
+        shell.line(f"{count_noun(stats.messages, 'message')}, {count_noun(stats.tokens, 'token')}; {derived}")
+        shell.line(
+            f"in force: {count_noun(stats.active_messages, 'message')}, {count_noun(stats.active_tokens, 'token')}"
+        )
         if tags:
             names = ", ".join(f"{name} (v{number})" for name, number in tags.items())
             shell.line(f"tags: {names}")

@@ -43,7 +43,6 @@ from acms.errors import (
 from acms.knowledge import Fact
 from acms.log import foreign, validation
 from acms.log.merges import Merged, MergeStrategy
-from acms.log.message_fields import ATTRIBUTES
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, ONCE, Entry, Job, JobState, Json, Part, Privacy, Role
 from acms.nouns import decode_noun, to_camel_case, write_part
@@ -343,7 +342,7 @@ async def _ingest_message(remote: RemoteSession, arguments: CallArguments) -> st
         if arguments["content"] or arguments["tool_calls"] or arguments["tool_call_id"] or arguments["parts"]:
             raise ValidationError("stands alone: it says all that there is to say", field="message")
         message: CallArguments = dict(role)
-        for name in ATTRIBUTES:
+        for name in validation.MESSAGE_ATTRIBUTES:
             if arguments[name] not in (None, Privacy.ALLOW):
                 message[name] = arguments[name]
     else:

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.inline_media import KeepMedia, Location, keep_media_bytes, refer_to_media, replace_inline_bytes
-from acms.log.message_fields import ATTRIBUTES, CONTENT
 from acms.log.native_items import EXTRA_FIELDS, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -39,7 +38,7 @@ Turn: TypeAlias = dict[str, Any]
 WINDOW = "response.compaction"
 """OpenAI's type of a conversation compacted on demand: user messages, and an item that replaces all others."""
 
-FIELDS = frozenset((*CONTENT, *ATTRIBUTES, "key"))
+FIELDS = frozenset((*validation.MESSAGE_CONTENT, *validation.MESSAGE_ATTRIBUTES, "key"))
 """Fields of a message that `ingest` accepts."""
 
 _OPENAI = frozenset(("name", "refusal", "audio", "function_call", "annotations"))
@@ -49,7 +48,7 @@ _ANSWER = frozenset(
 KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
 """Fields that a message with a role may have."""
 _COPIED_FIELDS = tuple(
-    name for name in ATTRIBUTES if name != "metadata"
+    name for name in validation.MESSAGE_ATTRIBUTES if name != "metadata"
 )  # metadata also takes unknown fields
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from acms.log.message_fields import ATTRIBUTES, KEYS
+from acms.log import validation
 from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
@@ -26,7 +26,7 @@ __all__ = [
     "well_formed",
 ]
 
-OWN_FIELDS = (*ATTRIBUTES, *KEYS)
+OWN_FIELDS = (*validation.MESSAGE_ATTRIBUTES, *validation.MESSAGE_KEYS)
 """Fields that only callers of ACMS write: invalid values are an error, also in a list."""
 
 _DIVISORS = (1, 4, 16, 64, 256, 4_096)

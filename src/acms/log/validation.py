@@ -415,6 +415,12 @@ _SENDERS: Mapping[type[Part], Role] = {
 """By kind of part: the only role that may send it. Other kinds may be sent by every role."""
 
 
+MESSAGE_CONTENT = ("role", "content", "parts", "tool_calls", "tool_call_id")
+"""Fields of a message that a caller gives: what was said, and by which role."""
+MESSAGE_ATTRIBUTES = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
+"""What a caller says about it; every interface takes these fields, and derives its lists from this one."""
+MESSAGE_KEYS = ("key", "idempotency_key")
+"""Two names of the key that prevents a message from being stored twice."""
 UNKNOWN_CALL = "unknown"
 """The id of the call that a tool message without `tool_call_id` answers."""
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
 from acms.log.in_force import EntryGroup, Replacements, rendered_role
-from acms.log.message_fields import ATTRIBUTES, CONTENT, KEYS
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolResult
@@ -281,8 +280,8 @@ def _validate_text(value: object, field: str) -> str:
     return validation.validate_text(value, field)
 
 
-_FIELDS = frozenset((*CONTENT, "actor_id", "name", "reasoning", "is_error"))
-_OTHERS = frozenset((*ATTRIBUTES, *KEYS, "id", "type")) - _FIELDS
+_FIELDS = frozenset((*validation.MESSAGE_CONTENT, "actor_id", "name", "reasoning", "is_error"))
+_OTHERS = frozenset((*validation.MESSAGE_ATTRIBUTES, *validation.MESSAGE_KEYS, "id", "type")) - _FIELDS
 """Fields of a message to be ingested that mean nothing in a prompt."""
 
 

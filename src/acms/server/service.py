@@ -73,7 +73,10 @@ class Service:
         elif not await self.keys.any():
             raise ConfigurationError(
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
-                options=("acms keys create --tenant NAME, then serve", "acms serve --host 127.0.0.1"),
+                options=(
+                    "acms keys create --tenant NAME, then serve",
+                    "leave --auth out: without keys, only this machine is served",
+                ),
             )
         self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))
         if self.config.works:

@@ -85,6 +85,8 @@ def open_storage(url: str | Path) -> Handle:
     openers = {"memory": _open_memory, "sqlite": _open_sqlite}
     open_handle = openers.get(scheme) if separator else _open_shard
     handle = None if open_handle is None else open_handle(url)
+    if handle is None and url and not separator and Path(url).is_dir():
+        raise ConfigurationError(f"{url!r} is a folder", options=("name a file in it, such as memory.db",))
     if handle is None:
         raise ConfigurationError(f"{urls.without_password(url)!r} is not the URL of a store", options=_STORES)
     return handle

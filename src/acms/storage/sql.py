@@ -186,7 +186,7 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
     except (*_NONSENSE, CorruptRecordError) as error:
         raise CorruptRecordError(
             f"entry {version} of {context} does not read back: {error}",
-            options=("acms verify", "restore the file from a backup"),
+            options=("restore the file from a backup", "acms verify lists what is damaged"),
         ) from error
 
 

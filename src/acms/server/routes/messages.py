@@ -16,7 +16,6 @@ from pydantic.alias_generators import to_camel
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
-from acms.log.message_fields import ATTRIBUTES
 from acms.log.read import replacements_at
 from acms.model import ANY, Durability, Embedded, Entry, Json, Kind, Part, Role, Seen
 from acms.nouns import (
@@ -40,7 +39,7 @@ __all__ = ["BriefEntry", "operations"]
 operations = Operations("messages")
 
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
-_PASSED = frozenset((*ATTRIBUTES, "key", "tool_call_id")) - {"created_at", "privacy"}
+_PASSED = frozenset((*validation.MESSAGE_ATTRIBUTES, "key", "tool_call_id")) - {"created_at", "privacy"}
 """Fields that are passed to the session unchanged."""
 _PLAIN = frozenset(("role", "content"))
 

@@ -66,7 +66,8 @@ class ErrorTranslation:
         # A file that ends too early is damaged, not unreadable.
         too_short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
         if too_short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
+            options = ("restore the file from a backup", "acms verify lists what is damaged")
+            return CorruptRecordError(text, options=options)
         denied = isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError)
         if denied or number in _ACCESS_DENIED:
             return StorageReadOnlyError(
