@@ -154,7 +154,7 @@ class ContextItem:
     @property
     def speaker(self) -> str | None:
         """The name before it in a joined text: a person, a role, or "fact"; None for a summary."""
-        is_result = any(isinstance(part, ToolResult) for part in self.parts)
+        is_result = bool(self.parts) and any(isinstance(part, ToolResult) for part in self.parts)
         speaker = resolve_speaker(self.actor_id, Role.TOOL if is_result else self.role)
         return "fact" if self.source is Source.FACT else speaker
 

@@ -179,7 +179,8 @@ class View:
         If the whole history fits, it is returned. Otherwise come leading system messages, then the newest messages,
         with recalled text, facts first, as delimited data right before the newest user message. Nothing is shown twice,
         and every tool call is followed by its answers. Facts of the namespace's profile are recalled in both cases, but
-        not at a past version.
+        not at a past version. Of a turn with many tool calls only the newest are shown: `acms.prompt.Prompt` also names
+        the others, so that an agent does not repeat them.
         Images and files of the user are parts; they cost the tokens they state, else 1,445 each. The cost
         (`acms.text.chat_messages.count_message_tokens`) never exceeds the budget. Raises `TokenBudgetExceededError` if
         the system messages and a newest tool call do not fit. The result is a list; its `sources` has for each message

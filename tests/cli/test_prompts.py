@@ -137,7 +137,7 @@ def test_two_prompts_are_compared_from_where_they_part(talk: list[str]) -> None:
     assert shown[2].startswith("@@ ")
     assert any(line.startswith("- ") and "You help." in line for line in shown)
     assert any(line.startswith("+ ") and "and why?" in line for line in shown)
-    assert any("for the break" in line for line in shown)
+    assert any("because the cache breaks" in line for line in shown)
     found = call("diff", "a.json", "b.json")
     assert found["different"] is True
     assert found["cache"]["reason"]

@@ -131,7 +131,7 @@ def test_a_broken_cache_has_its_place_and_its_price(tab: Watched, trip: dict[str
     verdict = page.get_by_role("status").inner_text()
     assert "The cache broke" in verdict
     assert "prompt/system: the text changed" in verdict
-    assert re.search(r"[\d,]+ of them for the break", verdict), verdict
+    assert re.search(r"[\d,]+ of them because the cache breaks", verdict), verdict
     assert page.locator(".c-added", has_text="Today is Monday").count() == 1
     page.get_by_label("Compare with").select_option(trip["v6"])
     page.get_by_role("button", name="Compare").click()

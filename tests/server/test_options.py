@@ -30,7 +30,7 @@ ARGUMENTS = {
     "recall(…) first, and add the items as messages",
     # Who starts the service.
     "acms gateway --keys",
-    "ask a service that writes: acms serve",
+    "ask a service that writes: acms serve", "acms serve --name NAME",
     # A parameter of the query has the same name.
     "pass trust=true if you know who wrote this export",
     # Who installs it.

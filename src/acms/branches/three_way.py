@@ -57,7 +57,7 @@ def message_comparison_key(entry: Entry | None) -> Hashable:
 
 
 def fact_comparison_key(entry: Entry | None) -> Hashable:
-    """Return the content of a fact, equal for two facts that say the same."""
+    """Return a key that is equal for two facts that say the same: value, negation and validity."""
     if entry is None:
         return None
     data = entry.data
@@ -390,7 +390,11 @@ class _MessageMerge:
                 self._own_slots_of_group.setdefault(slot.entry.group, []).append(slot)
 
     def _unmatched_slots(self) -> Iterator[tuple[Origin, Slot]]:
-        """Yield the slots that this side added since the common version and the other side does not have."""
+        """Yield the slots that this side added since the common version and the other side does not have.
+
+        A slot is the place of a message, with its newest edit. Entries that an undone change left behind are no
+        additions.
+        """
         for origin, slot in self._ours.slots.items():
             added_since_common_version = slot.entry.version > self._ours.common
             if not added_since_common_version or origin in self._matched:

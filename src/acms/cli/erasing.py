@@ -57,7 +57,8 @@ VerifyOption = Annotated[
     typer.Option("--verify", help="Search for remaining copies and report how far the search reached."),
 ]
 RewriteOption = Annotated[
-    bool, typer.Option("--rewrite", help="Rewrite the file, or the tables of the server, without it.")
+    bool,
+    typer.Option("--rewrite", help="Rewrite the file or the tables, so that no trace of the content stays."),
 ]
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", metavar="NAME", help="Namespace of the session.")

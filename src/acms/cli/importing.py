@@ -189,8 +189,8 @@ async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str,
         "messages": stats.messages,
         "tokens": stats.tokens,
     }
-    counts = f"{new_count} new of {count_noun(read_count, 'message')}"
-    message = f"{name}: {counts}; it has {stats.messages:,} ({stats.tokens:,} tokens)"
+    stored = f"{new_count} new of {count_noun(read_count, 'message')}"
+    message = f"{name}: {stored}; it has {stats.messages:,} ({stats.tokens:,} tokens)"
     shell.show_line(value, message)
 
 

@@ -204,7 +204,7 @@ async def diff_prompts(shell: Shell, left: File, right: File) -> None:
     }
     summary = (
         f"{count_noun(shared, 'message')} shared, {cache.predicted_tokens:,} tokens from a cache: {cache.reason}; "
-        f"it costs {round(paid):,} tokens of uncached input, {round(price):,} of them for the break"
+        f"it costs {round(paid):,} tokens of uncached input, {round(price):,} of them because the cache breaks"
     )
 
     def draw() -> None:

@@ -300,7 +300,7 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     if profile is not None:
         facts = facts + profile.facts
         redacted_facts += _redact_facts(work, profile)
-    messages = _redact_messages(work, batch, facts)
+    messages = _read_own_words(work, batch, facts)
     turns = tuple(backlog.build_turn(entry, text) for entry, text in messages)
     known = backlog.select_known_facts(redacted_facts, turns)
     await work.pace.rest()
@@ -318,8 +318,12 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     await _write_answer(work, answered, marks, log, profile)
 
 
-def _redact_messages(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
-    """Return the messages of a batch, redacted, each with its text without quotes of known facts and other speakers."""
+def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
+    """Return the messages that the reflector may read, redacted, each with the text that its speaker wrote.
+
+    Blocked messages are left out. So is text that only repeats what ACMS showed: known facts, and a transcript of other
+    speakers. Otherwise a fact would be found again in every message that quotes it.
+    """
     contents = {fact.content for fact in facts}
     speakers = {entry.actor for entry in batch.entries if entry.actor}
     messages: list[tuple[Entry, str]] = []

@@ -173,10 +173,11 @@ class ACMSSession:
     def _restore_turn(
         self, items: list[Any], spare: int, input_items: Sequence[Any]
     ) -> tuple[list[Any], int]:
-        """Replace the end of the shown items by the current turn as it was given, if they have the same contents.
+        """Replace the end of the shown items by the current turn as it was given, if both have the same contents.
 
-        The given turn may hold items that ACMS does not understand. If it does not fit, the items are returned as
-        they are, with the additional tokens that the turn needs, else 0.
+        The given turn may hold items that ACMS does not understand, such as those of a hosted tool. Returns the items
+        and the tokens that are missing: if the given turn takes more than the `spare` ones, the items are unchanged,
+        and the second value is what it takes beside them; it is 0 in all other cases.
         """
         user_indexes = [index for index, item in enumerate(input_items) if item.get("role") == "user"]
         turn = input_items[user_indexes[-1] if user_indexes else 0 :]
@@ -185,7 +186,8 @@ class ACMSSession:
         # Go back over as many items with known content as the turn has: the shown items of the turn.
         while start and contents_left:
             start -= 1
-            contents_left -= _has_known_content(items[start])
+            if _has_known_content(items[start]):
+                contents_left -= 1
         tail = items[start:]
         if _known_contents(tail) != turn_content:
             return items, 0

@@ -331,7 +331,8 @@ def shorten_leaf(
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it.
 
-    Recalled text keeps its beginning, which names the speaker; it is left out if the cut would not keep the name.
+    A floor is the least that a section keeps; its spare tokens are those above the floor. Recalled text keeps its
+    beginning, which names the speaker ("user: …"); it is left out if the cut would not keep the name.
     """
     node = leaf.node
     is_recalled = isinstance(node, ComposedMessage) and node.kind == "recall"

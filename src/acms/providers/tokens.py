@@ -136,7 +136,11 @@ class EstimatingTokenCounter:
     name = "estimate/1"
 
     def count(self, text: str) -> int:
-        """Return the estimate, at least 1 for a text that is not empty."""
+        """Return the estimate, at least 1 for a text that is not empty.
+
+        Each character is replaced by the letter of its class (`_CLASSES`), so that runs of one kind, such as digits or
+        letters, can be counted as substrings.
+        """
         if not text:
             return 0
         classes = b" " + text.encode("utf-8", "surrogatepass").translate(_CLASS, _CONTINUATION)

@@ -247,7 +247,8 @@ class Embedding:
             )
         if unread and context not in self._unread_counts:
             warnings.append(
-                f"{self.model} does not read {unread:,} of {total:,} messages: ranked by words alone{name}"
+                f"{unread:,} of {total:,} messages are in a language that {self.model} does not read: "
+                f"ranked by words alone{name}"
             )
         if unread:
             self._unread_counts[context] = unread

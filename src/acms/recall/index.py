@@ -326,7 +326,11 @@ class Segment:
     def _add_fields(
         self, records: Sequence[bytes | None], headers: NDArray[Any], present: NDArray[np.bool_]
     ) -> None:
-        """Fill the columns of new documents, except those that are computed from their terms."""
+        """Fill the columns of new documents, except those that are computed from their terms.
+
+        Documents that are no plain active messages (facts, summaries, edits, empty ones) are noted as special: a log
+        without any needs no reading order.
+        """
         start, end = self.count, self.count + len(records)
         columns = self.columns
         for name in ("minute", "tokens", "episode", "nonce", "flags", "exact"):

@@ -279,7 +279,7 @@ def _choose_candidate(
 def _inclusion_reason(candidate: Candidate) -> str:
     """Return why a candidate is shown whole."""
     if candidate.leader_score > candidate.score:
-        return "the nearest that was said after something relevant"
+        return "said later about the same, perhaps a correction"
     if candidate.score <= 0:
         return "the budget holds the whole session"
     relevance = _describe_relevance(candidate)

@@ -73,7 +73,7 @@ class Gate:
         host = headers.get("host", "")
         if self._hosts and _normalize_host(_strip_port(host)) not in self._hosts:
             raise PermissionDeniedError(
-                "the service does not go by this name",
+                "the service does not answer to this host name",
                 options=("call it by a name of this machine", "acms serve --name NAME"),
             )
         origin = headers.get("origin")

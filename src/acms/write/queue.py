@@ -224,11 +224,12 @@ class WriteQueue:
             self._end_delivery()
 
     async def _deliver_one_by_one(self, batch: Sequence[AppendRequest]) -> None:
+        """Append the requests of a refused batch one after the other, so that only those at fault fail."""
         for request in batch:
             try:
                 self._answer([request], await self._append([request]))
             except Exception as error:
-                self._head = None
+                self._head = None  # the append may have moved the head: the next one reads it again
                 _fail_requests([request], error)
 
     def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[Delivered | None]) -> None:

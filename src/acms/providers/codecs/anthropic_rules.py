@@ -120,7 +120,7 @@ _DOT = re.compile(r"(?<=\d)\.(?=\d)")
 
 
 def find_claude_family(model: str) -> Claude:
-    """Return the known traits of a model, also under the names that other platforms give it."""
+    """Return what is known about a Claude model, also under the names that other platforms give it."""
     name = _DOT.sub("-", model.lower())
     for pattern, family in _FAMILIES:
         if re.search(pattern, name):

@@ -253,7 +253,7 @@ class FileEraser:
         return list(found_at.values())
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
-        """Yield the texts of the file's rows, many rows at once."""
+        """Yield the texts of all rows in blocks of about `CHUNK` bytes, in which the search for residue looks."""
         texts: list[bytes] = []
         size = 0
         for (text,) in connection.execute(self._tables.sql["stored_texts"]):
