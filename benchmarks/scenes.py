@@ -59,7 +59,8 @@ def split_into_words(text: str) -> list[str]:
 
 
 def is_grounded(value: str, said: str) -> bool:
-    """Return whether every number and at least half of the words of a value occur in a text."""
+    """Return whether every number and at least half of the words of a value occur in a text: 40000 is 40,000."""
+    said = re.sub(r"(?<=\d),(?=\d{3})", "", said) + " " + said
     words = split_into_words(value)
     occurring = [word for word in words if word in said]
     numbers_occur = all(word in said for word in words if any(map(str.isdigit, word)))

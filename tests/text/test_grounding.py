@@ -28,6 +28,7 @@ def evidence_says(text: str, statement: str, field: str = "") -> bool:
         ("Der Termin ist der 20. März.", "20. März"),
         ("The meeting is next Friday.", "March 13, 2026"),
         ("Wir treffen uns nächsten Freitag.", "2026-03-13"),
+        ("The meeting is today.", "2026-03-11"),
     ],
 )
 def test_numbers_and_dates_stand_however_they_are_written(text: str, statement: str) -> None:
@@ -41,6 +42,7 @@ def test_numbers_and_dates_stand_however_they_are_written(text: str, statement: 
         ("We use PostgreSQL.", "PostgreSQL 16"),
         ("Keep it below 200 ms.", "below 20 ms"),
         ("The meeting is next Friday.", "2026-03-14"),
+        ("It moved to Wednesday at 14:00.", "2026-03-11"),
         ("截止日期是三月二十日。", "3月21日"),
     ],
 )

@@ -24,7 +24,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 
-from acms.text.moments import find_periods
+from acms.log.validity import Period
+from acms.text.moments import find_periods, is_weekday
 from acms.text.tokenizer import (
     ENGLISH,
     MONTHS,
@@ -98,6 +99,11 @@ class _IndexedText:
         return any(_is_inflection(bare, other) for other in similar)
 
 
+def _is_day(period: Period, day: date) -> bool:
+    """Return whether a period begins with a day."""
+    return period.start is not None and period.start.date() == day
+
+
 class Evidence:
     """Texts that statements are compared with, each with its time, from which relative dates count."""
 
@@ -109,6 +115,9 @@ class Evidence:
         for text, created_at in texts:
             text = unicodedata.normalize("NFKC", text)
             periods = find_periods(text, created_at) if created_at is not None else []
+            if created_at is not None and any(map(is_weekday, split_words(text))):
+                # "Monday", said on a Monday, is seldom this day: small models write the day of the turn.
+                periods = [period for period in periods if not _is_day(period, created_at.date())]
             starts = [period.start.date() for period in periods if period.start is not None]
             ends = [period.end.date() for period in periods if period.end is not None]
             self._days.update(starts, ends)
