@@ -138,6 +138,7 @@ async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_with
         (lambda: make_prompt().user("a\0b"), "content"),
         (lambda: make_prompt().message("narrator", "x"), "role"),
         (lambda: make_prompt().message("tool", "x"), "tool_call_id"),
+        (lambda: make_prompt().message("tool", [Text("x")]), "tool_call_id"),
         (lambda: make_prompt().user([ToolResult("call_1", "x")]), "parts"),
         (lambda: make_prompt().system([ToolCall("call_1", "disk")]), "parts"),
         (lambda: make_prompt().user([Reasoning("hm")]), "parts"),

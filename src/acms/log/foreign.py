@@ -47,9 +47,8 @@ _ANSWER = frozenset(
 )
 KNOWN = FIELDS | _OPENAI | _ANSWER | {"idempotency_key"}
 """Fields that a message with a role may have."""
-_COPIED_FIELDS = tuple(
-    name for name in validation.MESSAGE_ATTRIBUTES if name != "metadata"
-)  # metadata also takes unknown fields
+_COPIED_FIELDS = tuple([name for name in validation.MESSAGE_ATTRIBUTES if name != "metadata"])
+"""Attributes that are copied as they are; metadata also takes unknown fields."""
 _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequence", "stop_details", "usage",
              "container")  # fmt: skip
 _EMPTY_VALUES: tuple[Json, ...] = (None, "", [], {})

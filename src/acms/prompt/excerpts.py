@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
-from acms.model import Context, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Context, Entry, Role, Source, Text, ToolCall, ToolResult
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
@@ -44,7 +44,7 @@ def write_pieces(
     context: Context | None,
     *,
     same_counter: bool,
-    last_turn: datetime | None = None,
+    last_turn: Entry | None = None,
 ) -> tuple[Piece, ...]:
     """Return recalled items as pieces, oldest first; a tool call and its results are one piece.
 
@@ -76,19 +76,6 @@ def has_other_sessions(items: Sequence[ContextItem], context: Context | None) ->
     """Return whether some items are of other sessions than that of a log."""
     own_logs = find_own_logs(context)
     return any(not _is_own(item, own_logs) for item in items)
-
-
-def has_edits(items: Sequence[ContextItem]) -> bool:
-    """Return whether some messages, in reading order, are newer than the next one of their log."""
-    newest: dict[str, datetime] = {}
-    for item in reversed(
-        [item for item in items if item.source is not Source.FACT and item.role is not None]
-    ):
-        owner = _owner_of(item)
-        if item.created_at > newest.get(owner, item.created_at):
-            return True
-        newest[owner] = item.created_at
-    return False
 
 
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -150,7 +137,7 @@ def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
 
 
 def _name_place(
-    item: ContextItem, own_logs: Collection[str], last_turn: datetime | None, *, names_session: bool
+    item: ContextItem, own_logs: Collection[str], last_turn: Entry | None, *, names_session: bool
 ) -> str | None:
     """Return the session that an excerpt names, and whether it is later than the messages above; None for a fact."""
     if item.source is Source.FACT:
@@ -158,9 +145,16 @@ def _name_place(
     places: list[str] = []
     if names_session:
         places.append("this session" if _is_own(item, own_logs) else f"session {item.session_id}")
-    if last_turn is not None and item.created_at > last_turn:
+    if last_turn is not None and _is_later(item, last_turn, own_logs):
         places.append(LATER)
     return ", ".join(places) or None
+
+
+def _is_later(item: ContextItem, last_turn: Entry, own_logs: Collection[str]) -> bool:
+    """Return whether an item was written after a turn: by version in its own log, where only an edit can be."""
+    if _is_own(item, own_logs):
+        return _owner_of(item) == last_turn.context and item.version > last_turn.version
+    return item.created_at > last_turn.created_at
 
 
 def _write_paragraph(item: ContextItem, place: str | None) -> str:

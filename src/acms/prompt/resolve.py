@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
 from acms.log.in_force import EntryGroup, find_older_summaries
-from acms.model import Context, Kind, Role
+from acms.model import Context, Entry, Kind, Role
 from acms.observability.events import Event
 from acms.plan.nodes import (
     ComposedMessage,
@@ -488,12 +487,12 @@ async def quote_items(
     items: Sequence[ContextItem], session: Readable, context: Context | None, counter: TokenCounter
 ) -> tuple[Piece, ...]:
     """Return recalled items as pieces of a prompt that is counted by `counter`; `context` is the log of the session."""
-    last_turn: datetime | None = None
-    if context is not None and (excerpts.has_other_sessions(items, context) or excerpts.has_edits(items)):
+    last_turn: Entry | None = None
+    if context is not None and items:
         # Excerpts stand between the last turn and the newest question.
         newest = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=EDITS + 2)
         messages = [message for message in newest if not message.replaces]
         answered = messages[:-1] if messages and messages[-1].role is Role.USER else messages
-        last_turn = answered[-1].created_at if answered else None
+        last_turn = answered[-1] if answered else None
     same_counter = counter.name == session.counter.name
     return excerpts.write_pieces(items, context, same_counter=same_counter, last_turn=last_turn)

@@ -262,10 +262,9 @@ def build_message(
     built = built or (Text(text),)
     if reasoning is not None:  # a model thinks before it speaks
         built = tuple(sorted(built, key=lambda part: not isinstance(part, Reasoning)))
-    answers_call = all(isinstance(part, ToolResult | Media) for part in built)
-    if parsed_role is Role.TOOL and (
-        not answers_call or built == (ToolResult(validation.UNKNOWN_CALL, text),)
-    ):
+    names_call = tool_call_id is not None or bool(given_parts)
+    answers_call = names_call and all(isinstance(part, ToolResult | Media) for part in built)
+    if parsed_role is Role.TOOL and not answers_call:
         raise ValidationError(
             "a tool message must say which call it answers",
             field="tool_call_id",
