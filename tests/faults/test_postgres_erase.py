@@ -160,9 +160,20 @@ async def test_f3_what_stops_a_rewrite_is_named_and_leaves_nothing_half_done(
         assert bytes_left(server) == Counter()
 
 
+async def create_roles(server: Server) -> None:
+    """Create the roles that all databases of a server share: the first store does."""
+    url = server.create_database()
+    try:
+        async with PostgresStorage(url) as storage, ACMS("first", storage) as session:
+            await session.ingest("user", "Hello.")
+    finally:
+        server.drop_database(url)
+
+
 async def test_f3_only_the_owner_writes_tables_anew_and_hears_what_is_left_to_a_superuser(
     server: Server,
 ) -> None:
+    await create_roles(server)
     admin = server.create_database()
     for user in ("keeper", "service"):
         server.execute(f"CREATE ROLE {user} LOGIN IN ROLE acms_app")

@@ -101,7 +101,7 @@ class PlacedHistory(NamedTuple):
             )
         return warnings
 
-    def could_show_twice(self, free_tokens: int) -> bool:
+    def could_show_more(self, free_tokens: int) -> bool:
         """Return whether the newest unit is cut, and twice as much of it would fit with some free tokens."""
         newest_ids = self._find_newest_ids()
         shown_tokens = sum(shown for id, (_, shown) in self.cut_tokens.items() if id in newest_ids)

@@ -479,7 +479,7 @@ def list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Rea
     return tuple(reads.values())
 
 
-EDITS = 8
+TRAILING_EDITS = 8
 """Edits in a row, behind the last turn of a log, that are looked through to find that turn."""
 
 
@@ -490,7 +490,7 @@ async def quote_items(
     last_turn: Entry | None = None
     if context is not None and items:
         # Excerpts stand between the last turn and the newest question.
-        newest = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=EDITS + 2)
+        newest = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=TRAILING_EDITS + 2)
         messages = [message for message in newest if not message.replaces]
         answered = messages[:-1] if messages and messages[-1].role is Role.USER else messages
         last_turn = answered[-1] if answered else None

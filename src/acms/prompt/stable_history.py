@@ -226,8 +226,8 @@ class StableHistory:
         cost = self._cost(placed.nodes)
         free_tokens = self.budget - cost
         whole_history_fits = 0 < window.start_tokens <= free_tokens
-        is_filled = cost >= self.budget * MIN_FILLED_SHARE and not placed.could_show_twice(free_tokens)
-        return is_filled and not whole_history_fits
+        could_show_more = whole_history_fits or placed.could_show_more(free_tokens)
+        return cost >= self.budget * MIN_FILLED_SHARE and not could_show_more
 
     def _tokens_left(self, window: CacheWindow, history: HistoryRead) -> int:
         return self.budget - self._cost(self._lay_out(window, history).nodes)
