@@ -13,7 +13,7 @@ from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.redactor import Redactor
 from acms.prompt.prefix_window import gather_window
-from acms.recall import pipeline, request
+from acms.recall import pipeline, request, window
 from acms.results import ContextItems, IndexStats
 from acms.session_state import SharedSession
 from acms.storage.wrapper import CachedStorage, CacheStats
@@ -113,7 +113,7 @@ class SessionInternals:
         began: int | None = None,
         scale: int = 0,
         slack: float = 0.0,
-    ) -> pipeline.LogSpan:
+    ) -> window.LogSpan:
         """Return the active entries as atomic groups, oldest first, with labels on entries that may be outdated.
 
         Without arguments these are all groups; with `budget` or `messages` the newest groups that fill that number of
@@ -134,24 +134,24 @@ class SessionInternals:
             return self.gather_nothing()
         store, redactor, at = shared.storage, shared.redactor, self.at
         if messages is not None:
-            gathered = await pipeline.gather_last(store, context, at, messages, redactor)
+            gathered = await window.gather_last(store, context, at, messages, redactor)
         elif budget is not None and scale and slack:
             gathered = await gather_window(store, context, at, shared.frame, budget, scale, slack, redactor)
         elif budget is not None:
-            gathered = await pipeline.gather_newest(store, context, at, shared.frame, budget, redactor)
+            gathered = await window.gather_newest(store, context, at, shared.frame, budget, redactor)
         elif since is not None:
-            gathered = await pipeline.gather_since(store, context, at, since, redactor, began)
+            gathered = await window.gather_since(store, context, at, since, redactor, began)
         else:
-            gathered = await pipeline.gather_all(store, context, at, redactor)
+            gathered = await window.gather_all(store, context, at, redactor)
         return await self.add_labels(gathered)
 
-    async def add_labels(self, gathered: pipeline.LogSpan) -> pipeline.LogSpan:
+    async def add_labels(self, gathered: window.LogSpan) -> window.LogSpan:
         """Return gathered entries with labels on those that may be outdated, as of now or of a past version's end."""
         if not gathered.non_messages:
             return gathered
         shared = self._shared
         moment = shared.clock() if self.at is None else gathered.newest
-        labels = await pipeline.load_labels(shared.indexes, gathered.context, gathered.version, moment)
+        labels = await window.load_labels(shared.indexes, gathered.context, gathered.version, moment)
         return replace(gathered, labels=labels)
 
     async def recall_for_prompt(
@@ -232,10 +232,10 @@ class SessionInternals:
 
     def plan_nothing(self, budget: int) -> ContextItems:
         """Return an empty plan for a log without entries."""
-        return pipeline.plan_window(self.gather_nothing(), budget, self._shared.counter, self._shared.frame)
+        return window.plan_window(self.gather_nothing(), budget, self._shared.counter, self._shared.frame)
 
-    def gather_nothing(self) -> pipeline.LogSpan:
+    def gather_nothing(self) -> window.LogSpan:
         """Return an empty result for a log without entries; raise `ValidationError` for a view of a past version."""
         if self.at:
             raise ValidationError(f"the log ends at version 0, {self.at} does not exist yet", field="at")
-        return pipeline.LogSpan("", 0, Replacements(()), [], [], whole=True)
+        return window.LogSpan("", 0, Replacements(()), [], [], whole=True)

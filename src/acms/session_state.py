@@ -34,7 +34,6 @@ from acms.privacy.redactor import Redactor, create_redaction_stage
 from acms.providers.tokens import default_counter
 from acms.recall import request
 from acms.recall.planner import TextFrame
-from acms.recall.reranker import Reranking
 from acms.results import ContextItems, IndexStats
 from acms.runtime.loops import PerLoop
 from acms.storage import handles
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from acms.recall.embeddings import Embedding
     from acms.recall.index_cache import Indexes
     from acms.recall.namespace import Namespaces
+    from acms.recall.reranker import Reranking
 
 __all__ = ["SharedSession"]
 
@@ -135,7 +135,11 @@ class SharedSession:
         self.summarizer = summarizer
         _require_method(reflector, "reflector", "reflect")
         self.reflector = reflector
-        self.reranking = None if reranker is None else Reranking(reranker, self.config)
+        self.reranking: Reranking | None = None
+        if reranker is not None:
+            from acms.recall.reranker import Reranking
+
+            self.reranking = Reranking(reranker, self.config)
         #: The reflection that the end of an episode requests, or None if reflection is off.
         self.reflects: EpisodeReflection | None = None
         if reflector is not None and self.config.reflection.enabled:

@@ -19,7 +19,7 @@ from acms.nouns import episode_id
 from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
 from acms.prompt_types import LoggedRender, RenderDetails
-from acms.recall import pipeline, request
+from acms.recall import request, window
 from acms.results import (
     Branch,
     Citation,
@@ -164,13 +164,13 @@ class View:
         if context is None:
             return shared.report_plan("window", self.internals.plan_nothing(budget))
         if roles:
-            gathered = await pipeline.gather_all(shared.storage, context, self.internals.at, shared.redactor)
+            gathered = await window.gather_all(shared.storage, context, self.internals.at, shared.redactor)
         else:
-            gathered = await pipeline.gather_newest(
+            gathered = await window.gather_newest(
                 shared.storage, context, self.internals.at, shared.frame, budget, shared.redactor
             )
         gathered = await self.internals.add_labels(gathered)
-        plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
+        plan = partial(window.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.report_plan("window", await off_loop(plan, len(gathered.units) * EACH))
 
     async def messages(self, query: str, *, budget: int) -> ChatMessages:

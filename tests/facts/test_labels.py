@@ -17,7 +17,7 @@ from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
 from acms.prompt.stable_history import StableHistory
 from acms.providers import OfflineReflector
-from acms.recall import pipeline
+from acms.recall import window
 from acms_eval.cascades import changed_premises
 from acms_eval.nouns import Scenario
 from acms_eval.reflectors import PerfectReflector
@@ -310,14 +310,14 @@ async def test_a_window_has_the_labels_of_its_version(
         ids = [await session.ingest(role, text) for role, text in SAID]
         await session.state("backend", "language", "Python", sources=ids[:1])
         await session.state("backend", "mapper", "SQLAlchemy, because of Python", sources=ids[2:3])
-        gather = pipeline.gather_newest
+        gather = window.gather_newest
 
         async def meanwhile(*given: Any) -> Any:
             found = await gather(*given)
             await session.state("backend", "language", "Go")
             return found
 
-        monkeypatch.setattr(pipeline, "gather_newest", meanwhile)
+        monkeypatch.setattr(window, "gather_newest", meanwhile)
         assert DOUBT not in (await session.window(4000)).text()
         monkeypatch.undo()
         assert DOUBT in (await session.window(4000)).text()

@@ -30,3 +30,21 @@ async def test_messages_show_the_answer_to_the_newest_message() -> None:
         await session.ingest("user", QUESTION)
         messages = await session.messages(QUESTION, budget=200)
         assert any("pozega-1.internal:8863" in str(message["content"]) for message in messages)
+
+
+@pytest.mark.parametrize("query", ["deadline March 15", "Is the deadline March 15?"])
+async def test_the_newest_statement_answers_its_own_words(query: str) -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await session.ingest("user", "Hello there, how are you?")
+        answer = await session.ingest("user", "The deadline is March 15.")
+        items = await session.recall(query, budget=200, relevant_only=True)
+        assert [item.id for item in items] == [answer]
+
+
+async def test_a_question_asked_in_fewer_words_is_no_answer() -> None:
+    """A model that searches with key words is not shown the question that it was asked."""
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        answer = await session.ingest("user", "The deadline for the garden report is March 15.")
+        await session.ingest("user", "And what is the deadline for the garden report?")
+        items = await session.recall("garden report deadline", budget=200, relevant_only=True)
+        assert [item.id for item in items.best(1)] == [answer]

@@ -40,7 +40,7 @@ from acms.log import in_force
 from acms.log import read as log_read
 from acms.log.in_force import Replacements
 from acms.observability import EpisodeClosed, Event, Ingested, JSONFormatter, Planned, Rewritten, correlation
-from acms.recall.pipeline import gather_all, plan_window
+from acms.recall.window import gather_all, plan_window
 from acms.session import withdraw_from_session
 from acms.storage import MemoryStorage, WrapperStorage, wrapper
 from acms.write import retirement, rewrite

@@ -15,20 +15,7 @@ from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
 from acms.prompt.cache_window import MOST_BUDGETS_SEARCHED
 from acms.prompt.tool_outputs import LEAST_SHOWN
-from acms.recall.pipeline import (
-    Gone,
-    LogSpan,
-    build_recall_result,
-    build_window_candidate,
-    cost_of,
-    gather_newest,
-    list_cut_warnings,
-    load_instructions,
-    load_labels,
-    rank_log,
-    remove_gone_content,
-    run_plan,
-)
+from acms.recall.pipeline import Gone, build_recall_result, rank_log, remove_gone_content, run_plan
 from acms.recall.planner import (
     SUMMARIES_SHARE,
     Candidate,
@@ -41,6 +28,15 @@ from acms.recall.planner import (
 )
 from acms.recall.request import Ranked, Reader, Recall
 from acms.recall.selection import divide_budget
+from acms.recall.window import (
+    LogSpan,
+    build_window_candidate,
+    cost_of,
+    gather_newest,
+    list_cut_warnings,
+    load_instructions,
+    load_labels,
+)
 from acms.results import ContextItem, ContextItems, join_items
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages

@@ -16,7 +16,7 @@ from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
 from acms.prompt import cache_window
 from acms.prompt.cache_window import CacheWindow
 from acms.prompt.resolve import LogRead
-from acms.recall.pipeline import LogSpan
+from acms.recall.window import LogSpan
 
 INSTRUCTIONS_SHARE = 0.9
 """Share of the budget that the system messages of a log may take: the newest message needs the rest."""

@@ -14,7 +14,7 @@ from acms.model import Entry, Kind
 from acms.plan.prefix_cache import window_length, window_start
 from acms.ports import Frame, StorageBackend
 from acms.privacy.redactor import OPEN, Redactor
-from acms.recall.pipeline import LogSpan, count_tokens_before, gather_newest
+from acms.recall.window import LogSpan, count_tokens_before, gather_newest
 
 
 async def gather_window(

@@ -7,12 +7,10 @@ decides whether it fits. Each render has a state of its own, so any number of th
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -45,10 +43,11 @@ from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
 from acms.prompt import cache_window, excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
+from acms.prompt.answers import AnswerSearch
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
-from acms.prompt.manifest import Manifest, canonical, part_of_request
+from acms.prompt.manifest import Manifest, part_of_request
 from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
     Request,
@@ -75,6 +74,7 @@ from acms.prompt.steps import (
     replace_with_empty_scopes,
     scope_at_path,
 )
+from acms.prompt.window_record import name_record
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
 
@@ -417,8 +417,9 @@ class _Renderer:
                 placed_history = await stable_history.place()
             resolved.logs = other_logs if placed_history.log is None else [*other_logs, placed_history.log]
             self._items = dict(other_items)
-            if recall_index is not None and stable_history.items is not None:
-                self._items[f"{resolved.tree.id}/{names[recall_index]}"] = stable_history.items
+            answers = stable_history.answers
+            if recall_index is not None and answers is not None and answers.items is not None:
+                self._items[f"{resolved.tree.id}/{names[recall_index]}"] = answers.items
             scope = replace(
                 scope_at_path(resolved.tree, path),
                 children=placed_history.wrap_blocks(),
@@ -468,36 +469,29 @@ class _Renderer:
             if is_behind and placement.message.role is Role.USER and not placement.pieces:
                 question_follows = True
 
-        async def search(tokens: int) -> ContextItems:
-            assert recall is not None
-            return await self._recall(recall, tokens, ())
-
+        budget = max(0, self._limit - other_content.tokens - floors)
+        answers = None
+        if recall is not None:
+            answers = AnswerSearch(
+                step=recall,
+                session=log.session,
+                codec=self._codec,
+                budget=budget,
+                search=lambda tokens: self._recall(recall, tokens, ()),
+            )
         return StableHistory(
             session=log.session,
-            recall=recall,
+            answers=answers,
             codec=self._codec,
-            budget=max(0, self._limit - other_content.tokens - floors),
+            budget=budget,
             condensed_tokens=self._limit // CONDENSED_OUTPUTS,
             question_follows=question_follows,
             has_tools=bool(self._tools),
-            record_name=self._name_record(names[history_index], log, recall),
+            record_name=name_record(self._codec, names[history_index], log, recall),
             prompt_budget=self._budget,
             entries=self._entries,
-            search=search,
             first=log.first,
         )
-
-    def _name_record(self, history_name: str, log: Log, recall: RecallStep | None) -> str:
-        """Return a hash of the properties shared by prompts whose recalls have the same positions."""
-        shape: list[Json] = [self._codec.name, self._codec.model, history_name]
-        if recall is not None:
-            options = recall.options
-            where = json.dumps(options["where"], default=str, sort_keys=True)
-            shape += [recall.tokens, log.session.effort, options["scope"], options["min_relevance"]]
-            if options["where"] or options["limit"]:
-                shape += [where, options["limit"]]
-        shape += [*log.first, str(log.session.redactor.mode or "")]
-        return sha256(canonical(shape).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     # ── recalls that are chosen again each turn ─────────────────────────────────────────────────────────────────────
 

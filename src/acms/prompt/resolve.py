@@ -43,7 +43,7 @@ from acms.prompt.steps import (
     WrittenMessage,
 )
 from acms.prompt_types import CacheMark, Tool
-from acms.recall.pipeline import LogSpan
+from acms.recall.window import LogSpan
 from acms.results import ContextItem, ContextItems
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from acms.ports import StorageBackend, TokenCounter
     from acms.privacy.redactor import Redactor
     from acms.prompt.render_log import RenderLog
-    from acms.recall.pipeline import LogSpan
+    from acms.recall.window import LogSpan
     from acms.results import ContextItems
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from acms.log import summary_levels
@@ -19,16 +18,16 @@ from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece
 from acms.ports import Codec, HasRecords
 from acms.prompt import cache_window, excerpts
 from acms.prompt import steps as content
+from acms.prompt.answers import AnswerSearch
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
 from acms.prompt.placed_history import HistoryRead, PlacedHistory, check_instructions_fit, label_in_front
-from acms.prompt.resolve import MARGIN, LogRead, quote_items
-from acms.prompt.steps import Readable, RecallStep
+from acms.prompt.resolve import MARGIN, LogRead
+from acms.prompt.steps import Readable
 from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
-from acms.recall.pipeline import LogSpan, load_instructions
 from acms.recall.planner import SUMMARIES_SHARE
-from acms.results import ContextItem, ContextItems
+from acms.recall.window import LogSpan, load_instructions
 
 NEWEST_SHARE = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
@@ -40,8 +39,6 @@ CUT_EXCHANGE_SHARE = 0.5
 """Share of the budget filled, at most, by showing more of the last exchange, cut; the rest is for the next turns."""
 EARLIER_CALLS_SHARE = 0.1
 """Share of the budget for the newest calls of a long turn that are not shown whole: a line for each."""
-MAX_RECALL_TOKENS = 6_000
-"""Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,7 +46,8 @@ class StableHistory:
     """The history and recalled passages of one render: `place` chooses them, `commit` stores their positions."""
 
     session: Readable
-    recall: RecallStep | None
+    #: None if the prompt recalls nothing.
+    answers: AnswerSearch | None
     codec: Codec
     #: Raw tokens for history and recall together.
     budget: int
@@ -65,19 +63,14 @@ class StableHistory:
     prompt_budget: int
     #: Entries that may be shown, by id.
     entries: dict[str, Any]
-    #: Recalls within so many tokens.
-    search: Callable[[int], Awaitable[ContextItems]]
     #: Ids of entries in front that are never left out.
     first: Sequence[str] = ()
 
-    #: The items recalled last, for the ledger.
-    items: ContextItems | None = field(default=None, init=False)
     _context: Context | None = field(default=None, init=False)
     #: None if nothing is stored.
     _record: WindowRecord | None = field(default=None, init=False)
     #: The stored window of this budget, which a new one replaces.
     _previous: CacheWindow | None = field(default=None, init=False)
-    _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
     _warnings: list[str] = field(default_factory=list, init=False)
     #: Whether a new window must begin because the stored one did not fit, and whether one began in this render.
     _must_begin: bool = field(default=False, init=False)
@@ -95,7 +88,7 @@ class StableHistory:
 
     @property
     def _is_stored(self) -> bool:
-        keeps_position = self.recall is None or self.recall.keeps_position
+        keeps_position = self.answers is None or self.answers.step.keeps_position
         return (
             keeps_position and self.session.ends_at is None and isinstance(self.session.storage, HasRecords)
         )
@@ -138,8 +131,8 @@ class StableHistory:
         if window == self._previous:
             return True
         is_stored = await self._record.store(self._context.id, window, replaces=self._began)
-        if not is_stored:
-            self._items_by_tokens.clear()  # the log may have grown, too
+        if not is_stored and self.answers is not None:
+            self.answers.forget()  # the log may have grown, too
         return is_stored
 
     # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,8 +159,8 @@ class StableHistory:
     async def _place_without_log(self) -> PlacedHistory:
         """Show matches from other sessions for a session without messages."""
         pieces: tuple[Piece, ...] = ()
-        if self.recall is not None:
-            pieces = await self._find_answers(self.budget, {}, take_all=True)
+        if self.answers is not None:
+            pieces = await self.answers.find(self.budget, {}, None, take_all=True)
         return PlacedHistory((self._write_block(pieces),) if pieces else (), None, None)
 
     async def _continue(self, window: CacheWindow, history: HistoryRead) -> PlacedHistory | None:
@@ -182,19 +175,21 @@ class StableHistory:
         window = window._replace(outputs=tuple(sorted(limits.items())))
         history = history._replace(groups=groups)
         index = self._find_block_index(history.front, groups)
-        query = None if self.recall is None else self.recall.query
-        if query is not None and not cache_window.has_recalled(query, window, groups, index):
-            extended_window = await self._add_block(window, history, index)
+        answers = self.answers
+        if answers is not None and not cache_window.has_recalled(answers.step.query, window, groups, index):
+            extended_window = await self._add_block(window, history, index, answers)
             if extended_window is None:
                 return None
             window = extended_window
         placed = self._lay_out(window, history)
         return placed if self._cost(placed.nodes) <= self.budget else None
 
-    async def _add_block(self, window: CacheWindow, history: HistoryRead, index: int) -> CacheWindow | None:
+    async def _add_block(
+        self, window: CacheWindow, history: HistoryRead, index: int, answers: AnswerSearch
+    ) -> CacheWindow | None:
         """Return a window with a block for the newest question; None if it does not fit."""
         groups = history.groups
-        recall_budget = self._recall_budget
+        recall_budget = answers.max_tokens
         block_positions = [cache_window.index_after_version(groups, block.after) for block in window.blocks]
         if index < len(groups) - 1 and index in block_positions:
             # Something else is asked in the middle of a turn: its block goes behind everything written so far.
@@ -206,7 +201,7 @@ class StableHistory:
             self._previous = None
             return None
         visible = cache_window.collect_visible_texts([*history.front, *groups], window.blocks, self.entries)
-        pieces = await self._find_answers(recall_budget, visible)
+        pieces = await answers.find(recall_budget, visible, self._context)
         if pieces and self._cost([self._write_block(pieces)]) > self._tokens_left(window, history):
             return None
         return window._replace(blocks=(*window.blocks, self._build_block(history, index, pieces)))
@@ -239,26 +234,30 @@ class StableHistory:
         """
         history = await self._with_instructions(await self._read_newest())
         whole_groups = cache_window.strip_old_reasoning(history.groups, history.span.version)
-        groups, limits = self._cut_outputs(history, whole_groups)
+        turn_start = cache_window.find_turn_start(whole_groups, question_follows=self.question_follows)
+        answer_tokens = 0
+        if self.answers is not None:
+            answer_tokens = await self.answers.measure(whole_groups[turn_start:], self._context)
+        groups, limits = self._cut_outputs(history, whole_groups, answer_tokens)
         costs = self._costs(groups)
         start = min(self._choose_start(history, groups, costs), content.find_newest_non_system(groups))
         with_question = self._move_question_to_front(history, start, costs, groups)
-        turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         budget = self.budget - self._cost(with_question.front)
-        calls_budget = budget - sum(costs[start:])
+        calls_budget = budget - answer_tokens - sum(costs[start:])
         calls = self._write_earlier_calls(whole_groups[turn_start:start], calls_budget)
         budget -= self._cost([self._write_block(calls)] if calls else [])
         tool_tokens, used_tool_tokens = self._estimate_tool_tokens(whole_groups, costs, previous_groups)
         reserve = self._reserve(groups, costs, tool_tokens, used_tool_tokens)
         pieces, recall_budget = tuple[Piece, ...](), 0
         take_all = reserve is not None or tool_tokens > 0
-        if self.recall is not None:
+        if self.answers is not None:
             recall_budget = free_tokens = budget - sum(costs[start:])
             if start > 0 or not history.is_complete:
                 recall_budget = self._first_recall_budget(free_tokens, reserve, tool_tokens, used_tool_tokens)
+                recall_budget = max(recall_budget, min(answer_tokens, free_tokens))
             shown_groups = [*with_question.front, *groups[start:]]
             visible = cache_window.collect_visible_texts(shown_groups, (), self.entries)
-            pieces = await self._find_answers(recall_budget, visible, take_all=take_all)
+            pieces = await self.answers.find(recall_budget, visible, self._context, take_all=take_all)
         fill_budget = int(budget * MIN_FILLED_SHARE) if reserve is None else budget - reserve
         if sum(costs[start:]) > budget / 2:  # the next turn will not fit in any case
             fill_budget = budget
@@ -274,7 +273,11 @@ class StableHistory:
             pieces += self._write_earlier_calls(hidden_groups, calls_budget)
         else:
             free_tokens = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE)) - sum(costs[start:])
-            find_answers = partial(self._find_answers, recall_budget, take_all=take_all)
+
+            async def find_answers(visible: Mapping[str, str]) -> tuple[Piece, ...]:
+                assert self.answers is not None  # there are pieces to replace
+                return await self.answers.find(recall_budget, visible, self._context, take_all=take_all)
+
             start, limits, pieces = await self._show_last_exchange(
                 whole_groups, turn_start, costs, limits, start, free_tokens, pieces, find_answers
             )
@@ -303,7 +306,7 @@ class StableHistory:
     ) -> CacheWindow:
         groups, span = history.groups, history.span
         blocks: tuple[Block, ...] = ()
-        if self.recall is not None or pieces:
+        if self.answers is not None or pieces:
             blocks = (self._build_block(history, self._find_block_index(history.front, groups), pieces),)
         starts_later = bool(groups) and not is_whole
         outputs = [(group.first, limits[group.first]) for group in groups if group.first in limits]
@@ -327,7 +330,7 @@ class StableHistory:
         return 0.5 if self.question_follows else 0.85
 
     def _cut_outputs(
-        self, history: HistoryRead, groups: Sequence[MessageGroup]
+        self, history: HistoryRead, groups: Sequence[MessageGroup], answer_tokens: int
     ) -> tuple[list[MessageGroup], dict[int, int]]:
         """Return the groups a window may begin with, and the most tokens for an output of each call.
 
@@ -339,6 +342,7 @@ class StableHistory:
         if history.is_complete and self._cost(groups) <= budget:
             limits = dict.fromkeys(limits, self.budget)
             return self._cutter.cut(groups, limits), limits
+        budget -= answer_tokens
         last_index = len(groups) - 1
         turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(turn_start, max(0, last_index))
@@ -428,7 +432,9 @@ class StableHistory:
         Once tools run, it is half of the free tokens at most: the next calls of the turn need the rest.
         """
         if reserve is None:
-            budget = min(self._recall_budget, free_tokens - max(0, tool_tokens - used_tool_tokens))
+            assert self.answers is not None
+            expected_tokens = max(0, tool_tokens - used_tool_tokens)
+            budget = min(self.answers.max_tokens, free_tokens - expected_tokens)
         else:
             budget = free_tokens - reserve
         max_tokens = free_tokens // 2 if used_tool_tokens and self._is_stored else free_tokens
@@ -504,7 +510,7 @@ class StableHistory:
         """
         if not self._is_stored:
             return 0
-        if self.recall is None or (self.has_tools and not tool_tokens):
+        if self.answers is None or (self.has_tools and not tool_tokens):
             return None
         previous = self._previous
         if previous is not None:
@@ -513,7 +519,7 @@ class StableHistory:
                 if group.first > previous.began_at:
                     new_cost += cost
             turns = max(1, len(previous.blocks))
-            if new_cost <= turns * (self.budget * (1 - NEWEST_SHARE) - self._recall_budget):
+            if new_cost <= turns * (self.budget * (1 - NEWEST_SHARE) - self.answers.max_tokens):
                 return None
         return max(tool_tokens - used_tool_tokens, used_tool_tokens // 2)
 
@@ -526,13 +532,13 @@ class StableHistory:
         grow begins with half of the budget: with its newest messages, and a line for each call before them.
         """
         budget = self.budget - self._cost(history.front)
-        is_whole = history.is_complete or (self.recall is None and history.span.whole)
+        is_whole = history.is_complete or (self.answers is None and history.span.whole)
         if is_whole and sum(costs) <= budget:
             return 0
         last_index = len(groups) - 1
         exchange_end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(exchange_end, max(0, last_index))
-        share = 0.5 if self.recall is None else NEWEST_SHARE
+        share = 0.5 if self.answers is None else NEWEST_SHARE
         leaves_room = turn_start == last_index or sum(costs[turn_start:]) <= budget * 2 / 3
         turn_budget = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS_SHARE))
         start = cache_window.find_newest_start(costs, int(budget * share), turn_budget, turn_start)
@@ -606,7 +612,7 @@ class StableHistory:
     def _build_block(self, history: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
         groups = history.groups
         after = history.span.version if index >= len(groups) else groups[index].first - 1
-        query = "" if self.recall is None else self.recall.query
+        query = "" if self.answers is None else self.answers.step.query
         return cache_window.build_recall_block(after, query, pieces, self.entries)
 
     def _write_block(self, pieces: tuple[Piece, ...], *, is_first: bool = True) -> ComposedMessage:
@@ -679,7 +685,7 @@ class StableHistory:
                 [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
             )
         summaries_budget = int(self.budget * SUMMARIES_SHARE)
-        if self.recall is None:  # nothing else needs what the messages leave
+        if self.answers is None:  # nothing else needs what the messages leave
             summaries_budget = max(summaries_budget, self.budget - self._cost(self._cutter.cut(groups, {})))
         front_entries = self._choose_levels(summaries, summaries_budget, span)
         if summaries and not front_entries:
@@ -746,54 +752,3 @@ class StableHistory:
         shown_ids = cache_window.visible_ids([*history.front, *history.groups])
         sent_labels = {id: label for id, label in window.labels if id in shown_ids}
         return history.collect_labels(self.entries) == sent_labels
-
-    # ── recalling ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _recall_budget(self) -> int:
-        """Tokens that may be recalled for a turn."""
-        assert self.recall is not None
-        if self.recall.tokens is not None:
-            return self.recall.tokens
-        return min(int(self.session.effort * self.budget), MAX_RECALL_TOKENS)
-
-    async def _find_answers(
-        self, budget: int, visible: Mapping[str, str], *, take_all: bool = False
-    ) -> tuple[Piece, ...]:
-        """Return answers of at most `budget` tokens that are not visible yet; visible ones count towards them.
-
-        With `take_all` everything that fits is returned; otherwise no answers far below the best: they are not worth
-        their tokens.
-        """
-        assert self.recall is not None
-        frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
-        if self.recall.tokens is not None:
-            budget = min(budget, self.recall.tokens)
-        tokens = budget
-        while tokens > frame_cost:
-            items: Sequence[Any] = await self._search_cached(tokens - frame_cost)
-            if not take_all:
-                # Score alone fills the first 60 %; the rest must be a fifth as relevant as the best.
-                items = cache_window.select_answers(items, int(tokens * 0.6), 0.2)
-            new_items: list[ContextItem] = []
-            for item in excerpts.drop_repeated_facts(items):
-                text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
-                if text:
-                    new_items.append(item if text == item.content else replace(item, content=text))
-            pieces = await quote_items(new_items, self.session, self._context, self.codec.counter)
-            excess = self._cost([self._write_block(pieces)]) - budget if pieces else 0
-            if excess <= 0:
-                return pieces
-            # Search again for less; in proportion if the marks around each piece are a large part of the excess.
-            tokens = tokens - excess if excess < tokens // 2 else tokens * budget // (budget + excess) - 1
-        return ()
-
-    async def _search_cached(self, tokens: int) -> ContextItems:
-        """Search the past within a number of tokens, and note the result in `items`.
-
-        A result is kept: when the stored window does not fit and a new one is planned, the search is not repeated.
-        """
-        if tokens not in self._items_by_tokens:
-            self._items_by_tokens[tokens] = await self.search(tokens)
-        self.items = self._items_by_tokens[tokens]
-        return self.items

@@ -31,7 +31,7 @@ from acms.prompt.content import steps_of
 from acms.prompt.steps import FixedNode, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
-from acms.recall.pipeline import LogSpan, count_tokens_before
+from acms.recall.window import LogSpan, count_tokens_before
 from acms.storage.kv import change_entry
 from acms.text.summary_form import RECIPE
 

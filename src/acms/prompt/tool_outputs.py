@@ -55,10 +55,10 @@ class CallCutter:
     def _cut_group(self, group: MessageGroup, limit: int | None, question: str) -> MessageGroup:
         """Return a group with each part cut to a limit, and note the tokens of what was cut."""
         if limit is None:
-            if not _is_call(group):
+            if not is_call(group):
                 return group
             limit = self._condensed_limit(group)
-        if _is_call(group):
+        if is_call(group):
             messages = tuple([self._cut_message(message, limit, question) for message in group.messages])
         else:
             messages = tuple([self._cut_long_message(message, limit) for message in group.messages])
@@ -176,7 +176,7 @@ class CallCutter:
                 if shown_tokens + budget < LEAST_SHOWN:
                     break
                 limits[group.first] = self.limit_within(group, shown_tokens + budget)
-            elif _is_call(group):
+            elif is_call(group):
                 limits[group.first] = self._budget
             (cut_group,) = self.cut([group], limits)
             budget -= sum(map(self._codec.cost, cut_group.messages)) - shown_tokens
@@ -191,14 +191,14 @@ class CallCutter:
         costs: list[int] = []
         for message in group.messages:
             for part in message.parts:
-                text = _text_to_cut(part, is_call=_is_call(group))
+                text = _text_to_cut(part, is_call=is_call(group))
                 if text is not None:
                     costs.append(self._codec.counter.count(text))
         frame_cost = whole_cost - sum(costs)
         return max(self._condensed_limit(group), condense.find_level(costs, budget - frame_cost))
 
 
-def _is_call(group: MessageGroup) -> bool:
+def is_call(group: MessageGroup) -> bool:
     """Return whether a group is a tool call with its results."""
     return any(message.role is Role.TOOL for message in group.messages)
 

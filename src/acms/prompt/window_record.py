@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 from acms.errors import ConflictError, SessionNotFoundError, StorageReadOnlyError
@@ -22,17 +23,31 @@ from acms.log.validation import RECORD_BYTES, UNNAMED
 from acms.log.validity import Period
 from acms.model import Context, Entry, Json, Kind, State
 from acms.observability.logging import log_event, safe_error
-from acms.ports import HasRecords, StorageBackend
+from acms.ports import Codec, HasRecords, StorageBackend
 from acms.prompt import cache_window
 from acms.prompt.cache_window import CacheWindow
 from acms.prompt.excerpts import find_own_logs
-from acms.prompt.steps import Readable
+from acms.prompt.manifest import canonical
+from acms.prompt.steps import Log, Readable, RecallStep
 
 FORMAT = 3
 """Version of the record's format; a record of another version is ignored."""
 
 Windows = dict[int, str]
 """Packed windows by budget, the ones stored last first."""
+
+
+def name_record(codec: Codec, history_name: str, log: Log, recall: RecallStep | None) -> str:
+    """Return a hash of the properties shared by prompts whose recalls have the same positions."""
+    shape: list[Json] = [codec.name, codec.model, history_name]
+    if recall is not None:
+        options = recall.options
+        where = json.dumps(options["where"], default=str, sort_keys=True)
+        shape += [recall.tokens, log.session.effort, options["scope"], options["min_relevance"]]
+        if options["where"] or options["limit"]:
+            shape += [where, options["limit"]]
+    shape += [*log.first, str(log.session.redactor.mode or "")]
+    return sha256(canonical(shape).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class WindowRecord:

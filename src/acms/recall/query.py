@@ -171,14 +171,25 @@ def find_content_words(query: Query) -> list[int]:
     """Return the indexes of the content words of a query; an empty list for a greeting or an acknowledgment.
 
     Content words are the names of speakers and all words but function words. Courtesies are among them only beside
-    another content word: "the right night".
+    another content word: "the right night". Numbers below 100 are not among them if there are others: the day of the
+    month is a word of every message of that day.
     """
     content: list[int] = []
+    numbers: list[int] = []
     has_courtesies_only = True
     for index, word in enumerate(query.words):
         term = word.terms[0]
-        if word.is_name or term not in function_terms():
+        if term in _small_numbers():
+            numbers.append(index)
+        elif word.is_name or term not in function_terms():
             content.append(index)
         if word.is_name or term not in contentless_terms():
             has_courtesies_only = False
-    return [] if has_courtesies_only else content
+    return [] if has_courtesies_only else content or numbers
+
+
+@lru_cache(maxsize=1)
+def _small_numbers() -> frozenset[int]:
+    """Return the primary terms of the numbers below 100, as they are written with and without a leading zero."""
+    spellings = [f"{number}" for number in range(100)] + [f"0{digit}" for digit in range(10)]
+    return frozenset(map(primary_term, spellings))

@@ -28,14 +28,22 @@ class Ranking:
     """The active messages of a corpus, ordered by relevance over the root of their tokens."""
 
     def __init__(
-        self, corpus: Corpus, query: Query, size: int = CANDIDATES, allowed: NDArray[np.bool_] | None = None
+        self,
+        corpus: Corpus,
+        query: Query,
+        size: int = CANDIDATES,
+        allowed: NDArray[np.bool_] | None = None,
+        *,
+        query_position: int = -1,
     ) -> None:
-        """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates."""
+        """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates.
+
+        `query_position` is the position of the message that is the query itself: it is no answer.
+        """
         self.corpus = corpus
-        self.query = query.resolve_names(lambda term: len(corpus.snapshot.postings(term)) > 0)
+        self.query = resolve_names(corpus, query)
         #: Which entries may be shown; None for all.
         self.allowed = allowed
-        query_position = _find_query(corpus, self.query)
         self.scores: Scores = score_messages(corpus, self.query, query_position=query_position)
         #: Share of the messages that have a vector in the space of the query; 1 if nothing is compared by meaning.
         self.coverage = self.scores.coverage
@@ -241,6 +249,11 @@ class Ranking:
         return {name: round(value / best, 4) for name, value in signals.items() if value > 0}
 
 
+def resolve_names(corpus: Corpus, query: Query) -> Query:
+    """Return a query with the forms of its names that a corpus holds as words."""
+    return query.resolve_names(lambda term: len(corpus.snapshot.postings(term)) > 0)
+
+
 def repeats_query(corpus: Corpus, query: Query, position: int) -> bool:
     """Return whether an entry holds all words of a query and, function words aside, no others."""
     term_array, _ = corpus.snapshot.terms_of(corpus.document(position))
@@ -251,14 +264,12 @@ def repeats_query(corpus: Corpus, query: Query, position: int) -> bool:
     return entry_terms - function_terms() <= query_terms
 
 
-def _find_query(corpus: Corpus, query: Query) -> int:
-    """Return the position of the query itself, the newest entry or the newest one of the user; -1 if neither is it."""
+def find_possible_queries(corpus: Corpus, query: Query) -> list[int]:
+    """Return the positions of the newest entry and the newest one of the user, if their words are those of a query."""
     if not len(corpus) or not query.words:
-        return -1
-    for position in (len(corpus) - 1, corpus.newest_of_user):
-        if position >= 0 and repeats_query(corpus, query, position):
-            return position
-    return -1
+        return []
+    newest = dict.fromkeys((len(corpus) - 1, corpus.newest_of_user))
+    return [position for position in newest if position >= 0 and repeats_query(corpus, query, position)]
 
 
 def _sort_by_score(positions: Ints, scores: Floats) -> Ints:

@@ -186,11 +186,14 @@ def _leaders_first(candidate: Candidate, budget: int) -> tuple[float, bool, floa
     """Return a sort key by score that puts each companion right after its leader.
 
     A message that holds half of the question, and could only be shown as an excerpt, competes with the excerpt's cost.
+    So does a large tool call, of which an excerpt is shown in any case.
     """
     score = max(candidate.score, candidate.leader_score)
-    excerpt_tokens = min(candidate.tokens, _excerpt_tokens(budget))
-    is_large = candidate.tokens > budget / 2 and len(candidate.costs) == 1
-    if is_large and candidate.relevance >= HALF:
+    is_large = candidate.tokens > budget / 2
+    is_tool_group = len(candidate.costs) > 1
+    if is_large and (is_tool_group or candidate.relevance >= HALF):
+        most_tokens = _tool_excerpt_tokens(candidate, budget) if is_tool_group else _excerpt_tokens(budget)
+        excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))
     is_companion = candidate.leader_score > candidate.score
     return -score, is_companion, -candidate.relevance, candidate.unit.version
@@ -199,6 +202,16 @@ def _leaders_first(candidate: Candidate, budget: int) -> tuple[float, bool, floa
 def _excerpt_tokens(budget: int) -> int:
     """Return the most tokens of an excerpt of a message that is larger than half of a budget."""
     return max(budget // 3, MIN_EXCERPT_TOKENS)
+
+
+def _tool_excerpt_tokens(candidate: Candidate, budget: int) -> int:
+    """Return the most tokens of an excerpt of a tool call."""
+    return max(budget // 8, _least_tool_excerpt(candidate))
+
+
+def _least_tool_excerpt(candidate: Candidate) -> int:
+    """Return the fewest tokens that are worth an excerpt of a tool call: its shortest message, and an excerpt."""
+    return min(candidate.costs) + MIN_EXCERPT_TOKENS
 
 
 def _choose_by_score(
@@ -262,9 +275,8 @@ def _choose_candidate(
     tokens = candidate.tokens
     is_tool_group = len(candidate.costs) > 1
     if is_tool_group and not all_fit:
-        min_excerpt_tokens = min(candidate.costs) + MIN_EXCERPT_TOKENS
-        limit = min(remaining, max(budget // 8, min_excerpt_tokens))
-        if tokens > limit >= min_excerpt_tokens:
+        limit = min(remaining, _tool_excerpt_tokens(candidate, budget))
+        if tokens > limit >= _least_tool_excerpt(candidate):
             reason = f"what answers in a tool call of {tokens} tokens"
             return Choice(candidate, True, "excerpt", reason, limit)
     if tokens <= remaining:

@@ -1,0 +1,107 @@
+"""The search for what answers the question of a prompt, beside a history that shows a part of it already."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from acms.model import Context
+from acms.plan.nodes import MessageGroup, Piece
+from acms.ports import Codec
+from acms.prompt import cache_window, excerpts
+from acms.prompt.fit_state import compose_message
+from acms.prompt.resolve import quote_items
+from acms.prompt.steps import Readable, RecallStep
+from acms.prompt.tool_outputs import is_call
+from acms.results import ContextItem, ContextItems
+
+ANSWERS_SHARE = 0.2
+"""Share of the budget that the outputs of a turn leave, at most, for what answers its question."""
+MAX_RECALL_TOKENS = 6_000
+"""Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
+SCORE_SHARE = 0.6
+"""Share of a recall that is filled by score alone; the rest must be a fifth as relevant as the best."""
+
+
+@dataclass(kw_only=True, eq=False)
+class AnswerSearch:
+    """Searches the past for one question. Results are kept, so a second attempt at a request repeats no search."""
+
+    step: RecallStep
+    session: Readable
+    codec: Codec
+    #: Tokens of the prompt for history and recall together.
+    budget: int
+    #: Recalls within so many tokens.
+    search: Callable[[int], Awaitable[ContextItems]]
+
+    #: The items recalled last, for the ledger.
+    items: ContextItems | None = field(default=None, init=False)
+    _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that may be recalled for a turn."""
+        if self.step.tokens is not None:
+            return self.step.tokens
+        return min(int(self.session.effort * self.budget), MAX_RECALL_TOKENS)
+
+    async def find(
+        self, budget: int, visible: Mapping[str, str], context: Context | None, *, take_all: bool = False
+    ) -> tuple[Piece, ...]:
+        """Return answers of at most `budget` tokens that are not visible yet; visible ones count towards them.
+
+        `visible` has the shown text of entries by id, `context` is the log of the session. With `take_all` everything
+        that fits is returned; otherwise no answers far below the best: they are not worth their tokens.
+        """
+        frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
+        if self.step.tokens is not None:
+            budget = min(budget, self.step.tokens)
+        tokens = budget
+        while tokens > frame_cost:
+            items: Sequence[ContextItem] = await self._search_cached(tokens - frame_cost)
+            if not take_all:
+                items = cache_window.select_answers(items, int(tokens * SCORE_SHARE), 0.2)
+            new_items: list[ContextItem] = []
+            for item in excerpts.drop_repeated_facts(items):
+                text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
+                if text:
+                    new_items.append(item if text == item.content else replace(item, content=text))
+            pieces = await quote_items(new_items, self.session, context, self.codec.counter)
+            excess = self._cost(pieces) - budget
+            if excess <= 0:
+                return pieces
+            # Search again for less; in proportion if the marks around each piece are a large part of the excess.
+            tokens = tokens - excess if excess < tokens // 2 else tokens * budget // (budget + excess) - 1
+        return ()
+
+    async def measure(self, turn: Sequence[MessageGroup], context: Context | None) -> int:
+        """Return the tokens to keep free for what answers the question of a turn that calls tools.
+
+        These are the tokens of the best answers within `ANSWERS_SHARE` of the budget, without the turn itself; 0 for a
+        turn without calls, whose messages are not cut.
+        """
+        if not any(map(is_call, turn)):
+            return 0
+        turn_ids = cache_window.visible_ids(turn)
+        pieces = await self.find(int(self.budget * ANSWERS_SHARE), {}, context)
+        return self._cost(tuple([piece for piece in pieces if turn_ids.isdisjoint(piece.sources)]))
+
+    def forget(self) -> None:
+        """Forget the results, because the log may have changed."""
+        self._items_by_tokens.clear()
+
+    def _cost(self, pieces: tuple[Piece, ...]) -> int:
+        """Return the tokens of a block of pieces; 0 if there are none."""
+        return (
+            self.codec.cost(compose_message(excerpts.write_block(pieces, self.codec), pieces))
+            if pieces
+            else 0
+        )
+
+    async def _search_cached(self, tokens: int) -> ContextItems:
+        """Search the past within a number of tokens, and note the result in `items`."""
+        if tokens not in self._items_by_tokens:
+            self._items_by_tokens[tokens] = await self.search(tokens)
+        self.items = self._items_by_tokens[tokens]
+        return self.items
