@@ -45,10 +45,12 @@ from acms.text.condense import (
     bisect_largest,
     condense_arguments,
     condense_output,
+    fill_steps,
     find_level,
     fits_budget,
+    measure_rarity,
 )
-from acms.text.records import Record, complete_blocks, split_records
+from acms.text.records import Record, group_by_block, split_records
 from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
@@ -516,7 +518,8 @@ def _excerpt_item(
 ) -> ContextItem:
     """Cut an item to the sentences that share the most words with the query, within a budget.
 
-    Each sentence is shown with the object, section or function around it, in the order of the text.
+    Each sentence is shown with the object, section or function around it, in the order of the text. Of lines that share
+    nothing, those of a tool's output come first that are unlike the others, such as an error.
     """
     framing = frame.cost(item.role, (), _speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
@@ -525,19 +528,18 @@ def _excerpt_item(
     for record in records:
         terms = content_terms(split_words(item.content[record.start : record.end]))
         shared_counts.append(len(query_terms.intersection(terms)))
-    best_first = sorted(range(len(records)), key=lambda index: -shared_counts[index])
-    blocks = complete_blocks(item.content, records, [index for index in best_first if shared_counts[index]])
-    order = list(dict.fromkeys([*blocks, *best_first]))
-    chosen: list[int] = []
-    content = ""
-    for index in order:
-        longer = _join_records(item.content, records, sorted([*chosen, index]))
-        if counter.count(longer) > budget - framing:
-            break
-        chosen.append(index)
-        content = longer
+    rarity = measure_rarity(item.content, records) if item.role is Role.TOOL else [0.0] * len(records)
+    best_first = sorted(range(len(records)), key=lambda index: (-shared_counts[index], -rarity[index]))
+    blocks = group_by_block(item.content, records, [index for index in best_first if shared_counts[index]])
+    best_block = blocks[0] if blocks else []  # it may be larger than the budget
+    steps = [[index] for index in best_block] + blocks[1:] + [[index] for index in best_first]
+
+    def fits(indexes: Sequence[int]) -> bool:
+        return counter.count(_join_records(item.content, records, indexes)) <= budget - framing
+
+    content = _join_records(item.content, records, fill_steps(steps, fits))
     if not content and records:  # not even the best sentence fits whole
-        best = records[order[0]]
+        best = records[best_first[0]]
         content = cut_middle(item.content[best.start : best.end].strip(), budget - framing, counter)
     if not content:
         return _empty_item(item)
@@ -560,7 +562,10 @@ def _excerpt_group(
     for done_count, index in enumerate(shortest_first):
         item = items[index]
         share = remaining // (len(items) - done_count)
-        if item.token_count > share:
+        if item.token_count > share and any(isinstance(part, ToolCall) for part in item.parts):
+            # A call that is not named would leave its result to the call before it.
+            item = _cut_arguments(item, share, counter, frame)
+        elif item.token_count > share:
             excerpt = _excerpt_item(item, share, counter, frame, query)
             item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
         rendered[index] = item
@@ -577,13 +582,13 @@ def _restore_result_part(item: ContextItem, original: ContextItem) -> ContextIte
 
 
 def _join_records(content: str, records: Sequence[Record], indexes: Sequence[int]) -> str:
-    """Join records in order, with a mark wherever records before, between or after them are omitted.
+    """Join some records in the order of the text, with a mark wherever others are omitted.
 
     A record that begins a line keeps its indentation and begins one here.
     """
     text = ""
     next_index = 0
-    for index in indexes:
+    for index in sorted(set(indexes)):
         start, end, _ = records[index]
         record = content[start:end]
         begins_line = start > 0 and content[start - 1] == "\n"

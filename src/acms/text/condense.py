@@ -1,9 +1,9 @@
 """Condense the arguments and results of tools when they exceed their token budget.
 
-Logs, tables, listings and JSON repeat much of the same in every record. The records worth their tokens are the first,
-the last, those that the question names, and those unlike the rest: the error among a thousand lines of success. A
-record stands out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972); words
-with digits are names and numbers, which are new in every record, and make no record stand out.
+Logs, tables, listings and JSON repeat much of the same in every record. The records worth their tokens are those that
+the question names, those unlike the rest, such as the error among a thousand lines of success, the last and the first.
+A record stands out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972);
+words with digits are names and numbers, which are new in every record, and make no record stand out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import log
 
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
-from acms.text.records import Record, complete_blocks, split_records
+from acms.text.records import Record, group_by_block, split_records
 
 CUT = "[…]"
 """Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
@@ -24,6 +24,8 @@ MARK = re.compile(r"\[…[^\]\n]*\]")
 """Any mark of a cut."""
 MOST_CHARACTERS_PER_TOKEN = 128
 """Characters of the longest tokens that tokenizers have, which are runs of blanks."""
+MORE_STEPS = 12
+"""Steps tried behind the first one that does not fit: a smaller one may."""
 MOST_BLOCKS = 200
 """Records whose blocks are shown with them; in a room for more, single records say enough."""
 ENDS = 2
@@ -90,8 +92,9 @@ def condense_output(
 ) -> str:
     """Return a tool's output within `tokens`: unchanged if it fits, "" if no word fits beside a mark.
 
-    The first and last records are kept, then alternately records that share rare words with the question and records
-    that stand out, until the budget is filled; each with the object, section or function around it. The first mark says
+    The record that answers or stands out most is kept, then the last and the first, then alternately records that share
+    rare words with the question and records that stand out, until the budget is filled; each with the object, section
+    or function around it. A room for less than the best record shows head and tail instead. The first mark says
     how much is left out, and the id of the entry that holds all of it. The choice is cached as spans, without the text:
     a history shows the same outputs every turn.
     """
@@ -149,16 +152,29 @@ def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, 
 
     records = split_records(text)
     if len(records) >= 6:  # the text has a structure
-        order = _order_records(text, records, question)
-        count = bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
-        if count > 2:  # more than the first and the last record
-            return _sort_records(records, order[:count])
+        chosen = fill_steps(
+            _order_records(text, records, question), lambda some: fits(_sort_records(records, some))
+        )
+        if chosen:
+            return _sort_records(records, chosen)
     return _choose_ends(text, tokens, fits)
 
 
-def _sort_records(records: Sequence[Record], indexes: Sequence[int]) -> list[TextSpan]:
+def fill_steps(steps: Sequence[Sequence[int]], fits: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Return the numbers of the first steps that fit together, and of the next ones that still fit beside them."""
+    count = bisect_largest(
+        len(steps), lambda size: fits([number for step in steps[:size] for number in step])
+    )
+    chosen = [number for step in steps[:count] for number in step]
+    for step in steps[count + 1 : count + 1 + MORE_STEPS] if count else ():
+        if fits([*chosen, *step]):
+            chosen += step
+    return chosen
+
+
+def _sort_records(records: Sequence[Record], indexes: Iterable[int]) -> list[TextSpan]:
     """Return the spans of some records in the order of the text."""
-    chosen = [records[index] for index in sorted(indexes)]
+    chosen = [records[index] for index in sorted(set(indexes))]
     return [(record.start, record.end) for record in chosen]
 
 
@@ -189,41 +205,57 @@ def bisect_largest(limit: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _order_records(text: str, records: Sequence[Record], question: str) -> list[int]:
-    """Return the indexes of records in the order in which they are chosen, each with the block it stands in."""
+def _order_records(text: str, records: Sequence[Record], question: str) -> list[list[int]]:
+    """Return the indexes of records in the order in which they are chosen, those of one block in one step.
+
+    A block is chosen whole: two records of JSON with a part of each would read like one. Only the block of the best
+    record may be larger than the room, so its records are steps of their own, the nearest first.
+    """
     count = len(records)
-    outer_ends = [0, count - 1]
-    inner_ends = [*range(1, ENDS), *range(count - ENDS, count - 1)]
-    by_question = _rank_by_question(text, records, question)
-    by_rarity = _rank_by_rarity(text, records)
+    likeness = _measure_likeness(text, records, question)
+    rarity = measure_rarity(text, records)
+    by_question = _sort_descending(likeness, [index for index in range(count) if likeness[index] > 0])
+    by_rarity = _sort_descending(rarity, range(count))
     alternating: list[int] = []
     for pair in zip(by_question, by_rarity, strict=False):
         alternating += pair
-    alternating += [*by_question, *by_rarity]
-    best_block = complete_blocks(text, records, by_question[:1])
-    blocks = complete_blocks(text, records, alternating[:MOST_BLOCKS])
-    return list(dict.fromkeys([*outer_ends, *best_block, *inner_ends, *blocks, *alternating]))
+    alternating = list(dict.fromkeys([*alternating, *by_question, *by_rarity]))
+    best = _find_best(likeness, rarity)
+    ends = [count - 1, 0, *range(1, ENDS), *range(count - ENDS, count - 1)]
+    (best_block,) = group_by_block(text, records, [best])
+    first_steps = dict.fromkeys([best, *ends[:2], *best_block, *ends[2:]])
+    blocks = group_by_block(text, records, alternating[:MOST_BLOCKS])
+    return [[index] for index in first_steps] + blocks + [[index] for index in alternating[MOST_BLOCKS:]]
 
 
-def _rank_by_question(text: str, records: Sequence[Record], question: str) -> list[int]:
-    """Return the indexes of records that share words with a question, the rarest words first."""
+def _find_best(likeness: Sequence[float], rarity: Sequence[float]) -> int:
+    """Return the index of the record that answers most and stands out most, each measured by the largest value."""
+    most_like, rarest = max(likeness) or 1.0, max(rarity) or 1.0
+    values = [like / most_like + rare / rarest for like, rare in zip(likeness, rarity, strict=True)]
+    return values.index(max(values))
+
+
+def _sort_descending(values: Sequence[float], indexes: Iterable[int]) -> list[int]:
+    """Return indexes by their values, the largest first."""
+    return sorted(indexes, key=lambda index: -values[index])
+
+
+def _measure_likeness(text: str, records: Sequence[Record], question: str) -> list[float]:
+    """Return how rare the words are that each record shares with a question; 0 for none."""
     question_words = _find_words(_ANY_WORD, question, (0, len(question)))
     if not question_words:
-        return []
+        return [0.0] * len(records)
     shared_words = [question_words & _find_words(_ANY_WORD, text, record[:2]) for record in records]
-    rarities = _sum_rarities(shared_words)
-    matching = [index for index, value in enumerate(rarities) if value > 0]
-    return sorted(matching, key=lambda index: -rarities[index])
+    return _sum_rarities(shared_words)
 
 
-def _rank_by_rarity(text: str, records: Sequence[Record]) -> list[int]:
-    """Return the indexes of all records, those first whose words occur in the fewest others."""
+def measure_rarity(text: str, records: Sequence[Record]) -> list[float]:
+    """Return for each record how rare its words are in the others, the mean of all its words."""
     words = [_find_words(_PLAIN_WORD, text, record[:2]) for record in records]
-    rarities = [
+    return [
         total / max(1, len(record_words))
         for total, record_words in zip(_sum_rarities(words), words, strict=True)
     ]
-    return sorted(range(len(records)), key=lambda index: -rarities[index])
 
 
 def _find_words(pattern: re.Pattern[str], text: str, span: TextSpan) -> set[str]:

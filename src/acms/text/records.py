@@ -136,13 +136,23 @@ class Outline:
             important_indexes = list(range(start, start + TABLE_HEADER))
             start, end = index, index + 1
         elif end - start > LARGEST_BLOCK:
-            reach = LARGEST_BLOCK // 2
-            start, end = max(start, index - reach), min(end, index + reach + 1)
+            start, end = self._find_nearest(index, start, end)
         heading = self._find_heading(index)
         if heading is not None:
             important_indexes.append(heading)
         nearest_first = sorted(range(start, end), key=lambda other_index: abs(other_index - index))
         return list(dict.fromkeys([index, *important_indexes, *nearest_first]))
+
+    def _find_nearest(self, index: int, start: int, end: int) -> tuple[int, int]:
+        """Return the nearest records of a block that is too large, without a part of any deeper block at its ends."""
+        reach = LARGEST_BLOCK // 2
+        depth = self._depths[index]
+        start, end = max(start, index - reach), min(end, index + reach + 1)
+        while self._depths[start] > depth:
+            start += 1
+        while self._depths[end - 1] > depth:
+            end -= 1
+        return start, end
 
     def _is_flat(self, index: int) -> bool:
         """Return whether a record stands at the outermost depth and opens nothing: it may be a line of a log."""
@@ -246,11 +256,14 @@ def _follows_empty_line(contents: Sequence[str], index: int) -> bool:
     return _EMPTY_LINE.search(gap) is not None
 
 
-def complete_blocks(text: str, records: Sequence[Record], ranked_indexes: Iterable[int]) -> list[int]:
-    """Return ranked records, each followed by those it should be read with; no index twice."""
+def group_by_block(text: str, records: Sequence[Record], ranked_indexes: Iterable[int]) -> list[list[int]]:
+    """Return ranked records, each in one list with those it should be read with; no index twice."""
     outline = Outline(text, records)
-    completed_indexes: dict[int, None] = {}
+    blocks: list[list[int]] = []
+    seen: set[int] = set()
     for index in ranked_indexes:
-        if index not in completed_indexes:
-            completed_indexes.update(dict.fromkeys(outline.list_block(index)))
-    return list(completed_indexes)
+        if index not in seen:
+            block = [member for member in outline.list_block(index) if member not in seen]
+            blocks.append(block)
+            seen.update(block)
+    return blocks
