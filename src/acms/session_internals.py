@@ -160,6 +160,7 @@ class SessionInternals:
         *,
         budget: int,
         others_whole: int = 0,
+        user_words: int = 0,
         exclude: Iterable[str] = (),
         scope: str | None = None,
         min_relevance: float = 0.0,
@@ -170,7 +171,8 @@ class SessionInternals:
         """Return the items that a prompt shows in addition to its history: all above the relevance cutoff.
 
         The default `scope` is "namespace", and "session" in the namespace "default" and at a past version. Other
-        sessions are shown whole if their whole text takes at most `others_whole` tokens.
+        sessions are shown whole if their whole text takes at most `others_whole` tokens. In the log of an agent short
+        messages of the user come first, up to `user_words` tokens.
         """
         if scope is None:
             has_other_sessions = self.at is None and self._shared.namespace != validation.UNNAMED
@@ -186,6 +188,7 @@ class SessionInternals:
             only_relevant=True,
             only_on_topic=True,
             others_whole=others_whole,
+            user_words=user_words,
         )
         return await self.run_recall(recall)
 

@@ -17,6 +17,8 @@ from acms.results import ContextItem, ContextItems
 
 ANSWERS_SHARE = 0.2
 """Share of the budget that the outputs of a turn leave, at most, for what answers its question."""
+USER_WORDS_SHARE = 0.08
+"""Share of the budget for short messages of the user in the log of an agent, at most."""
 MAX_RECALL_TOKENS = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 SCORE_SHARE = 0.6
@@ -84,7 +86,7 @@ class AnswerSearch:
         if not any(map(is_call, turn)):
             return 0
         turn_ids = cache_window.visible_ids(turn)
-        pieces = await self.find(int(self.budget * ANSWERS_SHARE), {}, context)
+        pieces = await self.find(int(self.budget * (ANSWERS_SHARE + USER_WORDS_SHARE)), {}, context)
         return self._cost(tuple([piece for piece in pieces if turn_ids.isdisjoint(piece.sources)]))
 
     def forget(self) -> None:

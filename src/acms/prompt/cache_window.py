@@ -36,6 +36,7 @@ from acms.prompt.cache_forecast import find_hoisted_roles
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segments, quote_text
 from acms.prompt_types import PromptMessage, Tool
+from acms.recall.selection import USER_WORDS
 from acms.results import ContextItem
 from acms.text import condense
 from acms.text.chat_messages import ORPHAN
@@ -364,7 +365,7 @@ def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piec
 def select_answers(items: Sequence[ContextItem], min_tokens: int, cutoff: float) -> list[ContextItem]:
     """Return, in their order, the best items until they take `min_tokens` tokens, then those not far below the best.
 
-    The messages of one tool call count as one item.
+    The messages of one tool call count as one item. Kept words of the user are all among them.
     """
     groups: dict[str, list[ContextItem]] = {}
     for item in items:
@@ -375,7 +376,8 @@ def select_answers(items: Sequence[ContextItem], min_tokens: int, cutoff: float)
     tokens = 0
     for group in best_first:
         relevance = max(item.relevance for item in group)
-        if tokens >= min_tokens and relevance < cutoff * best_relevance:
+        is_kept = any(item.why == USER_WORDS for item in group)
+        if tokens >= min_tokens and relevance < cutoff * best_relevance and not is_kept:
             continue
         selected_ids.update(item.id for item in group)
         tokens += sum(item.token_count for item in group)

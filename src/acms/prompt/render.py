@@ -43,7 +43,7 @@ from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
 from acms.prompt import cache_window, excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
-from acms.prompt.answers import AnswerSearch
+from acms.prompt.answers import USER_WORDS_SHARE, AnswerSearch
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
@@ -477,7 +477,9 @@ class _Renderer:
                 session=log.session,
                 codec=self._codec,
                 budget=budget,
-                search=lambda tokens: self._recall(recall, tokens, ()),
+                search=lambda tokens: self._recall(
+                    recall, tokens, (), user_words=int(budget * USER_WORDS_SHARE)
+                ),
             )
         return StableHistory(
             session=log.session,
@@ -534,8 +536,13 @@ class _Renderer:
         pieces = await quote_items(new_items, session, context, self._codec.counter)
         return excerpts.write_block(pieces, self._codec)
 
-    async def _recall(self, step: RecallStep, tokens: int, shown_ids: Collection[str]) -> ContextItems:
-        """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
+    async def _recall(
+        self, step: RecallStep, tokens: int, shown_ids: Collection[str], *, user_words: int = 0
+    ) -> ContextItems:
+        """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it.
+
+        In the log of an agent up to `user_words` tokens of the user come first.
+        """
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *shown_ids}
         others_whole = OTHERS_WHOLE
@@ -544,7 +551,12 @@ class _Renderer:
         query = step.query.strip()
         while True:
             items: ContextItems = await step.session.recall_for_prompt(
-                step.query, budget=tokens, others_whole=others_whole, exclude=exclude, **options
+                step.query,
+                budget=tokens,
+                others_whole=others_whole,
+                user_words=user_words,
+                exclude=exclude,
+                **options,
             )
             # Messages of the user that only repeat the query are excluded, and the search is made again without them.
             echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}

@@ -107,6 +107,7 @@ class Readable(Protocol):
         *,
         budget: int,
         others_whole: int = 0,
+        user_words: int = 0,
         exclude: Iterable[str] = (),
         scope: str | None = None,
         min_relevance: float = 0.0,

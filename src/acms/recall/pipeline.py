@@ -240,8 +240,11 @@ def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
 
     from acms.recall.query import find_content_words
     from acms.recall.topic import concerns_others
+    from acms.recall.user_words import find_user_words
 
     corpus, ranking = ranked.corpus, ranked.ranking
+    if request.user_words:
+        ranking.keep_user_words(find_user_words(corpus, request.user_words))
     if not request.only_relevant and _estimate_tokens(corpus, len(corpus), frame) <= request.budget:
         ranking.include_all()
     elif not request.exclude:  # excluded entries are still among the candidates, and would use up the limit

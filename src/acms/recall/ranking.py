@@ -52,8 +52,10 @@ class Ranking:
         self.best = float(self._cost_scaled.max(initial=0.0))
         #: Companions by position, each with the score of the best statement that it accompanies.
         self._companions: dict[int, float] = {}
-        #: Positions that are shown whatever their relevance.
+        self._query_position = query_position
+        #: Positions that are shown whatever their relevance, and those of them that come before the answers.
         self._always_included: frozenset[int] = frozenset()
+        self._user_words: frozenset[int] = frozenset()
         #: Messages before this position are no answers: they are of other sessions, which are not about the query.
         self._first_searched = 0
         #: Positions of the candidates, best first.
@@ -100,9 +102,15 @@ class Ranking:
         with_content = [
             position for position in allowed_positions.tolist() if not self._is_contentless(position)
         ]
-        self._always_included = frozenset(with_content)
+        self._always_included |= frozenset(with_content)
         new_positions = np.setdiff1d(np.array(with_content, np.int64), self.positions)
         self.positions = np.concatenate([self.positions, _sort_by_score(new_positions, self._cost_scaled)])
+
+    def keep_user_words(self, positions: Ints) -> None:
+        """Choose messages of the user before the answers, see `acms.recall.user_words`; the query is none of them."""
+        positions = positions[positions != self._query_position]
+        self.include_always(positions)
+        self._user_words = self._always_included.intersection(positions.tolist())
 
     def exclude_other_sessions(self) -> None:
         """Put messages of other sessions below the cutoff, except those that are always included."""
@@ -158,8 +166,8 @@ class Ranking:
     def distances(self, positions: Ints) -> list[int]:
         """Return how far messages are from the topic: 0 if on topic, 1 beside a message on topic, else 2.
 
-        Companions and messages that are always included count as on topic. A message that is not on topic and has no
-        content word has distance 3.
+        Companions and messages that are always included count as on topic; kept words of the user have distance -1. A
+        message that is not on topic and has no content word has distance 3.
         """
         is_adjacent = np.zeros(len(self.corpus) + 2, bool)  # a cell more at each end
         is_adjacent[:-2] |= self.on_topic
@@ -167,9 +175,10 @@ class Ranking:
         by_position = np.where(is_adjacent[1:-1], 1, 2)
         by_position[self.on_topic] = 0
         by_position[[*self._companions, *self._always_included]] = 0
+        by_position[[*self._user_words]] = -1
         distances: list[int] = by_position[positions].tolist()
         for index, position in enumerate(positions.tolist()):
-            if distances[index] and self._is_contentless(position):
+            if distances[index] > 0 and self._is_contentless(position):
                 distances[index] = 3
         return distances
 

@@ -15,6 +15,8 @@ from acms.results import ContextItem
 
 HALF = 0.5
 """Relevance of a message that holds half of the information of a question."""
+USER_WORDS = "the user said it, and what the user said holds whatever is asked"
+"""Reason for messages of the user in the log of an agent."""
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are near one about the query but are not about it themselves."""
 
@@ -116,7 +118,7 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
     """
     remaining = int(NEIGHBOURS * budget)
     rejections: dict[int, Choice] = {}  # by identity of the candidate
-    neighbours = [candidate for candidate in past if candidate.distance]
+    neighbours = [candidate for candidate in past if candidate.distance > 0]
     for candidate in sorted(neighbours, key=best_first):
         has_content = candidate.distance < 3
         if has_content and candidate.tokens <= remaining:
@@ -182,8 +184,8 @@ def best_first(candidate: Candidate) -> tuple[float, float, int]:
     return -candidate.score, -candidate.relevance, candidate.unit.version
 
 
-def _leaders_first(candidate: Candidate, budget: int) -> tuple[float, bool, float, int]:
-    """Return a sort key by score that puts each companion right after its leader.
+def _leaders_first(candidate: Candidate, budget: int) -> tuple[bool, float, bool, float, int]:
+    """Return a sort key by score that puts each companion right after its leader, and kept words of the user first.
 
     A message that holds half of the question, and could only be shown as an excerpt, competes with the excerpt's cost.
     So does a large tool call, of which an excerpt is shown in any case.
@@ -196,7 +198,8 @@ def _leaders_first(candidate: Candidate, budget: int) -> tuple[float, bool, floa
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))
     is_companion = candidate.leader_score > candidate.score
-    return -score, is_companion, -candidate.relevance, candidate.unit.version
+    is_kept = candidate.distance < 0
+    return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
 
 
 def _excerpt_tokens(budget: int) -> int:
@@ -290,6 +293,8 @@ def _choose_candidate(
 
 def _inclusion_reason(candidate: Candidate) -> str:
     """Return why a candidate is shown whole."""
+    if candidate.distance < 0:
+        return USER_WORDS
     if candidate.leader_score > candidate.score:
         return "said later about the same, perhaps a correction"
     if candidate.score <= 0:
