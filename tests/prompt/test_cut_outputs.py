@@ -108,7 +108,7 @@ async def test_calls_of_a_long_turn_are_shown_or_named_in_one_line() -> None:
         times_shown.append((path in named) + sum(path in arguments for arguments in shown))
     assert times_shown == [1] * 16
     without_results, *lines = named.split("tool call: ")
-    assert "earlier tool calls, results left out: edit_file(" in without_results
+    assert "earlier tool calls (results not shown): edit_file(" in without_results
     assert 3 < len(lines) < 12
     for line in lines:
         number = int(line.partition("module_")[2].partition(".py")[0])
@@ -144,7 +144,7 @@ async def test_the_earlier_calls_of_a_turn_take_half_of_the_free_tokens_and_all_
     text = json.dumps(rendered.payload)
     named = shown_hosts(rendered.payload)
     assert 20 < len(named) < 90
-    assert f"{90 - len(named)} earlier ones, df(" in text
+    assert f"{90 - len(named)} not named, df(" in text
     assert rendered.tokens.upper_bound <= 800
 
 

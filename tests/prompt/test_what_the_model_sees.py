@@ -262,7 +262,7 @@ async def test_a_fact_of_the_namespace_names_no_session() -> None:
     question = "Who is the billing contact, and what is the billing address?"
     rendered = await _prompt_for_question(now, question).render(budget=700)
     (block,) = [one.text for one in rendered.placed if "<recalled>" in one.text]
-    assert "fact: billing, contact: finance@acme.example" in block
+    assert "fact, known now: billing, contact: finance@acme.example" in block
     assert "session old: The billing address is Main Street 4." in block
 
 

@@ -28,7 +28,7 @@ from acms.prompt.manifest_writer import ledger_of_manifest
 from acms.prompt.replay import replay, replay_messages
 from acms.prompt_types import PromptMessage, RenderDetails
 from acms.results import Verdict
-from acms.text.chat_messages import EXCERPTS, MORE_EXCERPTS
+from acms.text.chat_messages import EXPLANATIONS
 
 if TYPE_CHECKING:
     from acms.prompt.render import Rendered
@@ -464,7 +464,9 @@ def _message_text(message: PromptMessage) -> str:
     for part in message.parts:
         match part:
             case MessageText(text):
-                texts.append(text.replace(EXCERPTS, "", 1).replace(MORE_EXCERPTS, "", 1))
+                for explanation in EXPLANATIONS:
+                    text = text.replace(explanation, "", 1)
+                texts.append(text)
             case Reasoning(text):
                 texts.append(f"({text})")
             case ToolCall(_, name, arguments):

@@ -6,25 +6,32 @@ A first line explains the block. Nothing in an excerpt can close the block or pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
+from acms.log.validity import label_at_end
 from acms.model import Context, Entry, Role, Source, Text, ToolCall, ToolResult
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
 from acms.results import ContextItem, is_external
 from acms.text import chat_messages, condense
+from acms.text.records import Record
 from acms.text.tokenizer import content_terms, split_words
 
 TOOL_CALL = "tool call"
 """Speaker of a tool call; its results follow an arrow."""
-NAMED_CALLS = "earlier tool calls, results left out"
-"""Speaker of the calls that are named without their results."""
+NAMED_CALL = "earlier tool call (result not shown)"
+NAMED_CALLS = "earlier tool calls (results not shown)"
+"""Speaker of the calls that are named without their results, behind their number."""
+COUNT_TOKENS = 14
+"""Tokens of a line that only counts the earlier calls."""
 LATER = "later than the messages above"
 """Note on an edit, or on an excerpt of another session, that is newer than all earlier turns of this session."""
+KNOWN_NOW = "known now"
+"""Note on a fact: it holds whatever the age of the excerpts around it."""
 ARROW = "→"
 SHORT_CALL = 30
 """Tokens for the arguments of an earlier call: a path or a query, and the beginnings of long values."""
@@ -139,9 +146,9 @@ def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
 def _name_place(
     item: ContextItem, own_logs: Collection[str], last_turn: Entry | None, *, names_session: bool
 ) -> str | None:
-    """Return the session that an excerpt names, and whether it is later than the messages above; None for a fact."""
+    """Return the session that an excerpt names, and whether it is later than the messages above or holds now."""
     if item.source is Source.FACT:
-        return None
+        return None if label_at_end(item.content) else KNOWN_NOW
     places: list[str] = []
     if names_session:
         places.append("this session" if _is_own(item, own_logs) else f"session {item.session_id}")
@@ -185,46 +192,89 @@ def write_earlier_calls(
 ) -> tuple[Piece, ...]:
     """Return tool calls in short, oldest first: a model that does not see its earlier calls repeats them.
 
-    The newest ones get a line each with their results, as many as `line_tokens` hold. All others are named in one
-    piece without their results, so that everything takes at most `tokens`; what does not fit either is counted there.
+    Calls whose results are unlike the others, such as a failure, get a line each with the result, as many as
+    `line_tokens` hold. All others are named in one piece without their results, so that everything takes at most
+    `tokens`; what does not fit is counted there. If all names fit, the newest calls get a line too.
     """
     calls = [group for group in groups if _name_calls(group, counter)]
-    lines: list[Piece] = []
-    remaining = min(line_tokens, tokens)
-    while calls:
-        line = _write_call_line(calls[-1], counter)
-        remaining -= counter.count(line.text)
-        if remaining < 0:
+
+    def name_others(lines: Mapping[int, Piece]) -> Piece | None:
+        others = [call for index, call in enumerate(calls) if index not in lines]
+        spare_tokens = tokens - _count_tokens(lines.values(), counter)
+        return _write_named_calls(others, counter, spare_tokens) if others else None
+
+    lines = _write_call_lines(calls, _find_unusual(calls), min(line_tokens, tokens - COUNT_TOKENS), counter)
+    names = name_others(lines)
+    if names is not None and len(names.sources) + len(lines) == len(calls):
+        used_tokens = _count_tokens(lines.values(), counter)
+        spare_tokens = min(line_tokens, tokens - counter.count(names.text)) - used_tokens
+        newest_first = [index for index in reversed(range(len(calls))) if index not in lines]
+        lines |= _write_call_lines(calls, newest_first, spare_tokens, counter)
+        names = name_others(lines)
+    in_order = [lines[index] for index in sorted(lines)]
+    return tuple([names, *in_order] if names else in_order)
+
+
+def _write_call_lines(
+    calls: Sequence[MessageGroup], order: Sequence[int], tokens: int, counter: TokenCounter
+) -> dict[int, Piece]:
+    """Return by index a line with its result for each of the first calls of an order that fit some tokens."""
+    lines: dict[int, Piece] = {}
+    for index in order:
+        line = _write_call_line(calls[index], counter)
+        tokens -= counter.count(line.text)
+        if tokens < 0:
             break
-        lines.insert(0, line)
-        calls.pop()
-    tokens -= sum(counter.count(line.text) for line in lines)
-    named = _write_named_calls(calls, counter, tokens) if calls else None
-    return (named, *lines) if named else tuple(lines)
+        lines[index] = line
+    return lines
+
+
+def _count_tokens(pieces: Iterable[Piece], counter: TokenCounter) -> int:
+    return sum([counter.count(piece.text) for piece in pieces])
+
+
+def _find_unusual(calls: Sequence[MessageGroup]) -> list[int]:
+    """Return the indexes of calls whose results have words that few others have, the most unusual first."""
+    results = [" ".join(map(_shorten_result, _outputs_of(group))) for group in calls]
+    records: list[Record] = []
+    start = 0
+    for result in results:
+        records.append(Record(start, start + len(result), 0))
+        start += len(result) + 1
+    rarity = condense.measure_rarity("\n".join(results), records)
+    typical = sorted(rarity)[len(rarity) // 2] if rarity else 0.0
+    unusual = [index for index, value in enumerate(rarity) if value > 2 * typical]
+    return sorted(unusual, key=lambda index: (-rarity[index], -index))
+
+
+def _outputs_of(group: MessageGroup) -> list[str]:
+    """Return the outputs of a tool call."""
+    return [
+        part.output for message in group.messages for part in message.parts if isinstance(part, ToolResult)
+    ]
 
 
 def _write_call_line(group: MessageGroup, counter: TokenCounter) -> Piece:
     """Return a tool call and its results as one line."""
-    results = [
-        f" {ARROW} {_shorten_result(part.output)}"
-        for message in group.messages
-        for part in message.parts
-        if isinstance(part, ToolResult)
-    ]
+    results = [f" {ARROW} {_shorten_result(output)}" for output in _outputs_of(group)]
     sources = tuple([id for message in group.messages for id in message.sources])
     text = format_paragraph(TOOL_CALL, ", ".join(_name_calls(group, counter)) + "".join(results))
     return Piece(chat_messages.escape_closing_mark(text, chat_messages.RECALLED), sources[0], sources=sources)
 
 
 def _write_named_calls(groups: Sequence[MessageGroup], counter: TokenCounter, tokens: int) -> Piece | None:
-    """Return one piece that names calls without their results, the newest within `tokens`; None if none fits."""
+    """Return one piece that names calls without their results, the newest within `tokens`, and counts the others.
+
+    None if not even the number of calls fits.
+    """
     names: list[str] = []
     sources: list[str] = []
 
     def write() -> str:
         missing_count = len(groups) - len(names)
-        missing = [f"{missing_count} earlier ones"] if missing_count else []
-        text = format_paragraph(NAMED_CALLS, ", ".join([*missing, *names]))
+        missing = [f"{missing_count} not named"] if missing_count and names else []
+        speaker = f"{len(groups)} {NAMED_CALLS}" if len(groups) > 1 else NAMED_CALL
+        text = format_paragraph(speaker, ", ".join([*missing, *names]) or "not named")
         return chat_messages.escape_closing_mark(text, chat_messages.RECALLED)
 
     for group in reversed(groups):
@@ -233,7 +283,10 @@ def _write_named_calls(groups: Sequence[MessageGroup], counter: TokenCounter, to
             del names[0]
             break
         sources.insert(0, group.messages[0].sources[0])
-    return Piece(write(), sources[0], sources=tuple(sources)) if sources else None
+    if not sources and counter.count(write()) > tokens:
+        return None
+    id = groups[-1].messages[0].sources[0]
+    return Piece(write(), sources[0] if sources else id, sources=tuple(sources) or (id,))
 
 
 def _name_calls(group: MessageGroup, counter: TokenCounter) -> list[str]:
@@ -260,14 +313,12 @@ def _shorten_result(output: str) -> str:
     return f"{head} {condense.CUT} {tail}".strip()
 
 
-def write_block(pieces: tuple[Piece, ...], codec: Codec, *, is_first: bool = True) -> ComposedMessage:
-    """Return recalled pieces as one message of quoted text, or as separate blocks where the format supports them.
-
-    The first block of a request explains its purpose; later ones refer to it.
-    """
+def write_block(
+    pieces: tuple[Piece, ...], codec: Codec, explanation: str = chat_messages.EXCERPTS
+) -> ComposedMessage:
+    """Return recalled pieces as one message of quoted text, or as separate blocks where the format supports them."""
     if codec.search_results:
         return ComposedMessage(Role.USER, pieces, separator="\n", kind="recall", cited=True)
-    explanation = chat_messages.EXCERPTS if is_first else chat_messages.MORE_EXCERPTS
     opening = f"{chat_messages.RECALLED[0]}{explanation}{SEPARATOR}"
     return ComposedMessage(Role.USER, pieces, opening, SEPARATOR, chat_messages.RECALLED[1], "recall")
 

@@ -23,9 +23,9 @@ from acms.privacy.redactor import Redactor
 from acms.prompt.manifest import Manifest, Quote, Segment, Sent, Whole, Written
 from acms.prompt.manifest_writer import ACTOR, fingerprint_message, hash_payload, revive_message
 from acms.prompt_types import SEPARATOR, PromptMessage, Tool
-from acms.text.chat_messages import EXCERPTS, MORE_EXCERPTS, ORPHAN, RECALLED, SUMMARY
+from acms.text.chat_messages import EXPLANATIONS, ORPHAN, RECALLED, SUMMARY
 
-_FRAMING_WORDS = (*RECALLED, *SUMMARY, *ORPHAN, EXCERPTS, MORE_EXCERPTS, "→", "fact", "summary", "tool call")
+_FRAMING_WORDS = (*RECALLED, *SUMMARY, *ORPHAN, *EXPLANATIONS, "→", "fact", "summary", "tool call")
 _FRAMING_PATTERNS = (
     r" ?\(external text\)",
     r", \d{4}-\d\d-\d\d",

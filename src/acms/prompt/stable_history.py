@@ -24,10 +24,11 @@ from acms.prompt.fit_state import compose_message
 from acms.prompt.placed_history import HistoryRead, PlacedHistory, check_instructions_fit, label_in_front
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Readable
-from acms.prompt.tool_outputs import CallCutter
+from acms.prompt.tool_outputs import CallCutter, is_call
 from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.recall.window import LogSpan, load_instructions
+from acms.text.chat_messages import EXCERPTS, EXCERPTS_OF_TURN, MORE_EXCERPTS
 
 NEWEST_SHARE = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
@@ -238,7 +239,8 @@ class StableHistory:
         answer_tokens = 0
         if self.answers is not None:
             answer_tokens = await self.answers.measure(whole_groups[turn_start:], self._context)
-        groups, limits = self._cut_outputs(history, whole_groups, answer_tokens)
+        call_tokens = self._tokens_for_calls(whole_groups[turn_start:])
+        groups, limits = self._cut_outputs(history, whole_groups, answer_tokens + call_tokens)
         costs = self._costs(groups)
         start = min(self._choose_start(history, groups, costs), content.find_newest_non_system(groups))
         with_question = self._move_question_to_front(history, start, costs, groups)
@@ -283,23 +285,34 @@ class StableHistory:
             )
         shown_groups = self._cutter.cut(whole_groups[start:], limits, cache_window.question_of(history.front))
         history = history._replace(groups=shown_groups)
+        question_id = self._find_missing_question(history, whole_groups[:start], pieces)
+        if question_id:
+            history = self._add_to_front(history, question_id, 0)
+            pieces = tuple([piece for piece in pieces if question_id not in piece.sources])
         is_whole = start == 0 and history.is_complete
         window = await self._new_window(history, limits, pieces, is_whole=is_whole)
         placed = self._lay_out(window, history)
         return placed._replace(older=tuple(groups[:start]))
 
     def _write_earlier_calls(self, groups: Sequence[MessageGroup], free_tokens: int) -> tuple[Piece, ...]:
-        """Return the calls of a turn that are not shown, in short, within half of the free tokens.
+        """Return the calls of a turn that are not shown, in short, within half of the free tokens or what is reserved.
 
         The other half is for the calls to come.
         """
         frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
+        line_tokens = int(self.budget * EARLIER_CALLS_SHARE)
+        tokens = max(free_tokens // 2, min(free_tokens, line_tokens + frame_cost))
         return excerpts.write_earlier_calls(
-            groups,
-            self.codec.counter,
-            line_tokens=int(self.budget * EARLIER_CALLS_SHARE) - frame_cost,
-            tokens=free_tokens // 2 - frame_cost,
+            groups, self.codec.counter, line_tokens=line_tokens, tokens=tokens - frame_cost
         )
+
+    def _tokens_for_calls(self, turn: Sequence[MessageGroup]) -> int:
+        """Return the tokens that the newest output leaves for the names of the earlier calls of its turn."""
+        if sum(map(is_call, turn)) < 2:
+            return 0
+        frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
+        tokens = frame_cost + int(self.budget * EARLIER_CALLS_SHARE)
+        return tokens if tokens <= self.budget // 3 else 0
 
     async def _new_window(
         self, history: HistoryRead, limits: Mapping[int, int], pieces: Sequence[Piece], *, is_whole: bool
@@ -330,7 +343,7 @@ class StableHistory:
         return 0.5 if self.question_follows else 0.85
 
     def _cut_outputs(
-        self, history: HistoryRead, groups: Sequence[MessageGroup], answer_tokens: int
+        self, history: HistoryRead, groups: Sequence[MessageGroup], reserved_tokens: int
     ) -> tuple[list[MessageGroup], dict[int, int]]:
         """Return the groups a window may begin with, and the most tokens for an output of each call.
 
@@ -342,7 +355,7 @@ class StableHistory:
         if history.is_complete and self._cost(groups) <= budget:
             limits = dict.fromkeys(limits, self.budget)
             return self._cutter.cut(groups, limits), limits
-        budget -= answer_tokens
+        budget -= reserved_tokens
         last_index = len(groups) - 1
         turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(turn_start, max(0, last_index))
@@ -560,9 +573,29 @@ class StableHistory:
             return history
         entry_id = groups[turn_start].messages[0].sources[0]
         tokens = self.budget // 2 if costs[turn_start] > self.budget // 2 else 0
+        return self._add_to_front(history, entry_id, tokens)
+
+    def _add_to_front(self, history: HistoryRead, entry_id: str, tokens: int) -> HistoryRead:
+        """Put a message of the user in front of a history, cut to a number of tokens if that is not 0."""
         question = self._build_front_group(self.entries[entry_id], tokens, history.span)
         front_entries = (*history.front_entries, (entry_id, tokens))
         return history._replace(front=[*history.front, question], front_entries=front_entries)
+
+    def _find_missing_question(
+        self, history: HistoryRead, older: Sequence[MessageGroup], pieces: tuple[Piece, ...]
+    ) -> str:
+        """Return the id of the question that the first messages shown answer, if it is left out and fits; else "".
+
+        `older` are the groups before those shown. Without it a request would begin with an answer.
+        """
+        groups = history.groups
+        if not groups or cache_window.is_question(groups[0]) or cache_window.question_of(history.front):
+            return ""
+        question = next((group for group in reversed(older) if cache_window.is_question(group)), None)
+        shown_cost = self._cost([*history.front, *groups, *([self._write_block(pieces)] if pieces else [])])
+        if question is None or shown_cost + self._cost([question]) > self.budget:
+            return ""
+        return question.messages[0].sources[0]
 
     async def _with_instructions(self, history: HistoryRead) -> HistoryRead:
         """Put the system messages that the log begins with in front, if not all of it is shown.
@@ -615,8 +648,8 @@ class StableHistory:
         query = "" if self.answers is None else self.answers.step.query
         return cache_window.build_recall_block(after, query, pieces, self.entries)
 
-    def _write_block(self, pieces: tuple[Piece, ...], *, is_first: bool = True) -> ComposedMessage:
-        return excerpts.write_block(pieces, self.codec, is_first=is_first)
+    def _write_block(self, pieces: tuple[Piece, ...], explanation: str = EXCERPTS) -> ComposedMessage:
+        return excerpts.write_block(pieces, self.codec, explanation)
 
     def _lay_out(self, window: CacheWindow, history: HistoryRead) -> PlacedHistory:
         """Return the nodes of a history with its blocks."""
@@ -624,8 +657,13 @@ class StableHistory:
         blocks: list[tuple[int, ComposedMessage]] = []
         for block in window.blocks:
             if block.pieces:
+                explanation = MORE_EXCERPTS
+                if not blocks:
+                    index = cache_window.index_after_version(history.groups, block.after)
+                    follows_question = index == 0 and bool(cache_window.question_of(history.front))
+                    explanation = EXCERPTS_OF_TURN if follows_question else EXCERPTS
                 pieces = cache_window.pieces_of_block(block, self.entries)
-                blocks.append((block.after, self._write_block(pieces, is_first=not blocks)))
+                blocks.append((block.after, self._write_block(pieces, explanation)))
         front = [group._replace(mandatory=True) for group in history.front]
         groups = content.mark_newest_mandatory(history.groups)
         cut_tokens = {id: cut for id, cut in self._cutter.question_cuts.items() if id in history.front_ids}
