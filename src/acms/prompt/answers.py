@@ -17,8 +17,10 @@ from acms.results import ContextItem, ContextItems
 
 ANSWERS_SHARE = 0.2
 """Share of the budget that the outputs of a turn leave, at most, for what answers its question."""
-USER_WORDS_SHARE = 0.08
+USER_WORDS_SHARE = 0.15
 """Share of the budget for short messages of the user in the log of an agent, at most."""
+MAX_USER_WORDS = 1_000
+"""Tokens for them, at most."""
 MAX_RECALL_TOKENS = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 SCORE_SHARE = 0.6
@@ -86,7 +88,8 @@ class AnswerSearch:
         if not any(map(is_call, turn)):
             return 0
         turn_ids = cache_window.visible_ids(turn)
-        pieces = await self.find(int(self.budget * (ANSWERS_SHARE + USER_WORDS_SHARE)), {}, context)
+        budget = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
+        pieces = await self.find(budget, {}, context)
         return self._cost(tuple([piece for piece in pieces if turn_ids.isdisjoint(piece.sources)]))
 
     def forget(self) -> None:
@@ -107,3 +110,8 @@ class AnswerSearch:
             self._items_by_tokens[tokens] = await self.search(tokens)
         self.items = self._items_by_tokens[tokens]
         return self.items
+
+
+def tokens_for_user_words(budget: int) -> int:
+    """Return the tokens for short messages of the user in the log of an agent, of a budget for history and recall."""
+    return min(int(budget * USER_WORDS_SHARE), MAX_USER_WORDS)

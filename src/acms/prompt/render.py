@@ -8,7 +8,7 @@ decides whether it fits. Each render has a state of its own, so any number of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -32,7 +32,6 @@ from acms.observability.tracing import RenderSpan, render_span
 from acms.plan.nodes import (
     ComposedMessage,
     FittedPrompt,
-    Node,
     Omission,
     PlacedMessage,
     Scope,
@@ -43,7 +42,7 @@ from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
 from acms.prompt import cache_window, excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
-from acms.prompt.answers import USER_WORDS_SHARE, AnswerSearch
+from acms.prompt.answers import AnswerSearch, tokens_for_user_words
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
@@ -55,11 +54,13 @@ from acms.prompt.resolve import (
     Resolver,
     build_recall_scope,
     cache_marks,
+    drop_repeated_recalls,
     lay_out_messages,
     list_reads,
     quote_items,
     tokens_for_recall,
     unused_hints,
+    visible_entry_ids,
 )
 from acms.prompt.stable_history import StableHistory
 from acms.prompt.steps import (
@@ -231,7 +232,7 @@ class Rendered:
 
     def seen(self, id: str) -> bool:
         """Return whether an entry is in the request: its text, or the part that its rendition shows."""
-        return id in _visible_entry_ids(self._placed)
+        return id in visible_entry_ids(self._placed)
 
     def diagnosed(self, previous: str | None) -> dict[str, Json]:
         """Return the payload, which from now on asks why the cache was not read; see `Codec.diagnosed`."""
@@ -478,7 +479,7 @@ class _Renderer:
                 codec=self._codec,
                 budget=budget,
                 search=lambda tokens: self._recall(
-                    recall, tokens, (), user_words=int(budget * USER_WORDS_SHARE)
+                    recall, tokens, (), user_words=tokens_for_user_words(budget)
                 ),
             )
         return StableHistory(
@@ -505,14 +506,14 @@ class _Renderer:
         recalls = resolved.recalls
         empty_scopes = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
         fitted = await self._fit(replace_scopes(tree, empty_scopes), resolved, self._limit)
-        shown_ids = _visible_entry_ids(fitted.placed)
+        shown_ids = visible_entry_ids(fitted.placed)
         # Tokens beside a history that is shown whole; None if only the recalls' own limits count.
         free_tokens: int | None = None
         if all(resolved.shows(step.session, shown_ids) for step in recalls.values()):
             free_tokens = None if self._limit is None else self._limit - fitted.tokens
         else:
             fitted = await self._fit(tree, resolved, self._limit)
-            shown_ids = _visible_entry_ids(fitted.placed)
+            shown_ids = visible_entry_ids(fitted.placed)
         scopes = dict(empty_scopes)
         for path, step in recalls.items():
             if not step.tokens:  # the caller allowed it no tokens, so no search is made
@@ -620,7 +621,7 @@ class _Renderer:
 
     def _drop_repeated(self, tree: Scope, fitted: FittedPrompt, resolved: Resolved) -> Scope | None:
         """Return the tree without recalled pieces and pins that are shown elsewhere too, or None if there are none."""
-        without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
+        without_recalls = drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
         if without_recalls is not None or not resolved.summary_runs:
             return without_recalls
         stored_texts = {id: run.stored_text for id, run in resolved.summary_runs.items()}
@@ -686,7 +687,7 @@ class _Renderer:
         for log in resolved.logs:
             for unit in log.span.units:
                 self._entries.update({entry.id: entry for entry in unit.entries})
-        shown_ids = _visible_entry_ids(prompt.placed)
+        shown_ids = visible_entry_ids(prompt.placed)
         warnings = [
             *_warn_of_cuts(prompt.placed),
             *unused_hints(resolved, prompt.marks),
@@ -759,41 +760,6 @@ class _Renderer:
         )
         self._emit(rendered_event)
         span.record_result(rendered_event, rendered.messages)
-
-
-def _visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
-    """Return the ids of the entries that some messages show."""
-    ids: set[str] = set()
-    for placement in placed:
-        ids.update(placement.message.sources)
-        for piece in placement.pieces:
-            ids.update(piece.sources)
-    return ids
-
-
-def _drop_repeated_recalls(
-    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, RecallStep]
-) -> Scope | None:
-    """Return the tree without recalled pieces that the history shows too, or None if there are none.
-
-    A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
-    """
-    history_ids = _visible_entry_ids(placement for placement in placed if placement.path not in recalls)
-    scopes: dict[str, Scope] = {}
-    for placement in placed:
-        if placement.path not in recalls or all(
-            history_ids.isdisjoint(piece.sources) for piece in placement.pieces
-        ):
-            continue
-        scope = scope_at_path(tree, placement.path)
-        blocks: list[Node] = []
-        for node in scope.children:
-            if isinstance(node, ComposedMessage):
-                pieces = tuple([piece for piece in node.pieces if history_ids.isdisjoint(piece.sources)])
-                if pieces:
-                    blocks.append(node._replace(pieces=pieces))
-        scopes[placement.path] = replace(scope, children=tuple(blocks))
-    return replace_scopes(tree, scopes) if scopes else None
 
 
 def _warn_of_cuts(placed: Sequence[PlacedMessage]) -> list[str]:

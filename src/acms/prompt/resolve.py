@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
@@ -496,3 +496,38 @@ async def quote_items(
         last_turn = answered[-1] if answered else None
     same_counter = counter.name == session.counter.name
     return excerpts.write_pieces(items, context, same_counter=same_counter, last_turn=last_turn)
+
+
+def visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:
+    """Return the ids of the entries that some messages show."""
+    ids: set[str] = set()
+    for placement in placed:
+        ids.update(placement.message.sources)
+        for piece in placement.pieces:
+            ids.update(piece.sources)
+    return ids
+
+
+def drop_repeated_recalls(
+    tree: Scope, placed: Sequence[PlacedMessage], recalls: Mapping[str, RecallStep]
+) -> Scope | None:
+    """Return the tree without recalled pieces that the history shows too, or None if there are none.
+
+    A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
+    """
+    history_ids = visible_entry_ids(placement for placement in placed if placement.path not in recalls)
+    scopes: dict[str, Scope] = {}
+    for placement in placed:
+        if placement.path not in recalls or all(
+            history_ids.isdisjoint(piece.sources) for piece in placement.pieces
+        ):
+            continue
+        scope = content.scope_at_path(tree, placement.path)
+        blocks: list[Node] = []
+        for node in scope.children:
+            if isinstance(node, ComposedMessage):
+                pieces = tuple([piece for piece in node.pieces if history_ids.isdisjoint(piece.sources)])
+                if pieces:
+                    blocks.append(node._replace(pieces=pieces))
+        scopes[placement.path] = replace(scope, children=tuple(blocks))
+    return content.replace_scopes(tree, scopes) if scopes else None

@@ -518,8 +518,8 @@ def _excerpt_item(
 ) -> ContextItem:
     """Cut an item to the sentences that share the most words with the query, within a budget.
 
-    Each sentence is shown with the object, section or function around it, in the order of the text. Of lines that share
-    nothing, those of a tool's output come first that are unlike the others, such as an error.
+    Each sentence is shown with the object, section or function around it, in the order of the text. Of a tool's output
+    only what shares a word is shown, and the line that is most unlike the others, such as an error.
     """
     framing = frame.cost(item.role, (), _speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
@@ -528,11 +528,18 @@ def _excerpt_item(
     for record in records:
         terms = content_terms(split_words(item.content[record.start : record.end]))
         shared_counts.append(len(query_terms.intersection(terms)))
-    rarity = measure_rarity(item.content, records) if item.role is Role.TOOL else [0.0] * len(records)
+    is_output = item.role is Role.TOOL
+    rarity = measure_rarity(item.content, records) if is_output else [0.0] * len(records)
     best_first = sorted(range(len(records)), key=lambda index: (-shared_counts[index], -rarity[index]))
-    blocks = group_by_block(item.content, records, [index for index in best_first if shared_counts[index]])
+    ranked = [index for index in best_first if shared_counts[index]]
+    if is_output and records:
+        most_unusual = max(range(len(records)), key=rarity.__getitem__)
+        ranked.insert(1, most_unusual)
+    blocks = group_by_block(item.content, records, ranked)
     best_block = blocks[0] if blocks else []  # it may be larger than the budget
-    steps = [[index] for index in best_block] + blocks[1:] + [[index] for index in best_first]
+    steps = [[index] for index in best_block] + blocks[1:]
+    if not is_output:
+        steps += [[index] for index in best_first]
 
     def fits(indexes: Sequence[int]) -> bool:
         return counter.count(_join_records(item.content, records, indexes)) <= budget - framing
