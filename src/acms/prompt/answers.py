@@ -42,6 +42,11 @@ class AnswerSearch:
     #: The items recalled last, for the ledger.
     items: ContextItems | None = field(default=None, init=False)
     _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
+    #: Tokens within which answers were searched for `measure`; 0 before.
+    _measured_tokens: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
 
     @property
     def max_tokens(self) -> int:
@@ -58,26 +63,37 @@ class AnswerSearch:
         `visible` has the shown text of entries by id, `context` is the log of the session. With `take_all` everything
         that fits is returned; otherwise no answers far below the best: they are not worth their tokens.
         """
-        frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
         if self.step.tokens is not None:
             budget = min(budget, self.step.tokens)
+        if (
+            self._measured_tokens > budget
+        ):  # what was measured is more than a search within the budget would find
+            pieces = await self._quote_answers(self._measured_tokens, visible, context)
+            if self._cost(pieces) <= budget:
+                return pieces
         tokens = budget
-        while tokens > frame_cost:
-            items: Sequence[ContextItem] = await self._search_cached(tokens - frame_cost)
-            if not take_all:
-                items = cache_window.select_answers(items, int(tokens * SCORE_SHARE), 0.2)
-            new_items: list[ContextItem] = []
-            for item in excerpts.drop_repeated_facts(items):
-                text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
-                if text:
-                    new_items.append(item if text == item.content else replace(item, content=text))
-            pieces = await quote_items(new_items, self.session, context, self.codec.counter)
+        while tokens > self._frame_cost:
+            pieces = await self._quote_answers(tokens, visible, context, take_all=take_all)
             excess = self._cost(pieces) - budget
             if excess <= 0:
                 return pieces
             # Search again for less; in proportion if the marks around each piece are a large part of the excess.
             tokens = tokens - excess if excess < tokens // 2 else tokens * budget // (budget + excess) - 1
         return ()
+
+    async def _quote_answers(
+        self, tokens: int, visible: Mapping[str, str], context: Context | None, *, take_all: bool = False
+    ) -> tuple[Piece, ...]:
+        """Return the answers found within some tokens, frame included, without what is visible."""
+        items: Sequence[ContextItem] = await self._search_cached(tokens - self._frame_cost)
+        if not take_all:
+            items = cache_window.select_answers(items, int(tokens * SCORE_SHARE), 0.2)
+        new_items: list[ContextItem] = []
+        for item in excerpts.drop_repeated_facts(items):
+            text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
+            if text:
+                new_items.append(item if text == item.content else replace(item, content=text))
+        return await quote_items(new_items, self.session, context, self.codec.counter)
 
     async def measure(self, turn: Sequence[MessageGroup], context: Context | None) -> int:
         """Return the tokens to keep free for what answers the question of a turn that calls tools.
@@ -88,8 +104,13 @@ class AnswerSearch:
         if not any(map(is_call, turn)):
             return 0
         turn_ids = cache_window.visible_ids(turn)
-        budget = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
-        pieces = await self.find(budget, {}, context)
+        tokens = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
+        if self.step.tokens is not None:
+            tokens = min(tokens, self.step.tokens)
+        if tokens <= self._frame_cost:
+            return 0
+        self._measured_tokens = tokens
+        pieces = await self._quote_answers(tokens, {}, context)
         return self._cost(tuple([piece for piece in pieces if turn_ids.isdisjoint(piece.sources)]))
 
     def forget(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from acms.log.encoding import parse_entry_id
@@ -155,6 +156,13 @@ def _name_place(
     if last_turn is not None and _is_later(item, last_turn, own_logs):
         places.append(LATER)
     return ", ".join(places) or None
+
+
+def note_current_fact(item: ContextItem) -> ContextItem:
+    """Return a fact with the note that it holds now, unless a label says when it held; other items unchanged."""
+    if item.source is not Source.FACT or label_at_end(item.content):
+        return item
+    return replace(item, content=f"{item.content} ({KNOWN_NOW})")
 
 
 def _is_later(item: ContextItem, last_turn: Entry, own_logs: Collection[str]) -> bool:

@@ -14,6 +14,7 @@ from acms.log.in_force import EntryGroup
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
 from acms.prompt.cache_window import MOST_BUDGETS_SEARCHED
+from acms.prompt.excerpts import note_current_fact
 from acms.prompt.tool_outputs import LEAST_SHOWN
 from acms.recall.pipeline import Gone, build_recall_result, rank_log, remove_gone_content, run_plan
 from acms.recall.planner import (
@@ -110,18 +111,20 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         cost = await off_loop(partial(cost_of, span.units, frame), len(span.units) * EACH)
         fits = span.whole and cost + chat_messages.PRIMER <= request.budget
         needs_recall = not fits
+        repeated_facts: frozenset[str] = frozenset()
         if fits and request.profile:
             needs_recall = await reader.indexes.profiles.find(request.profile) is not None
+        if fits and span.non_messages:
+            stated_facts, repeated_facts = await _divide_facts(reader, span)
+            needs_recall = needs_recall or bool(stated_facts)
         if needs_recall:
             size = CANDIDATES + len(other_units)  # the shown messages are ranked too, but are no candidates
             markers, weights = request.markers, request.weights
             ranked = await rank_log(reader, context, span.version, request.query, size, markers, weights)
             facts = await gather_known_facts(reader, ranked, request)
-            if fits:  # the facts of this log are left out: the messages they were made from are shown
-                indexes = [index for index in facts.indexes if index.context != context]
-                facts = replace(facts, indexes=indexes)
             conditions = Conditions(
                 answers_only=True,
+                exclude=repeated_facts,
                 shown=leading_versions,
                 episode=False,
                 stale=ranked.stale,
@@ -142,6 +145,16 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         except Gone as gone:
             assert ranked is not None  # without a ranking the plan requests no entries
             remove_gone_content(reader, gone, ranked, facts)
+
+
+async def _divide_facts(reader: Reader, span: LogSpan) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the ids of the facts of a log that were stated by hand, and of those made from its messages.
+
+    A log that is shown whole says the latter already.
+    """
+    rows = await reader.storage.read(span.context, at=span.version, kinds=(Kind.FACT,))
+    made_from_messages = frozenset([row.id for row in rows if row.sources])
+    return frozenset([row.id for row in rows]) - made_from_messages, made_from_messages
 
 
 async def _gather_turn(
@@ -269,7 +282,7 @@ def _write_messages(
     """Return the messages, with recalled text before the newest user message, and their tokens."""
     messages = chat_messages.render_chat_messages(items)
     if recalled_items:
-        text = chat_messages.render_recalled_text(join_items(recalled_items))
+        text = chat_messages.render_recalled_text(join_items(map(note_current_fact, recalled_items)))
         shown_ids = tuple(item.id for item in recalled_items if item.content)
         messages.show(text, shown_ids, at=_before_last_turn(messages))
     if not messages:

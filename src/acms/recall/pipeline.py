@@ -244,7 +244,8 @@ def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
 
     corpus, ranking = ranked.corpus, ranked.ranking
     if request.user_words:
-        ranking.keep_user_words(find_user_words(corpus, request.user_words))
+        word_tokens = min(request.user_words, request.budget // 2)  # the answers need the rest
+        ranking.keep_user_words(find_user_words(corpus, word_tokens))
     if not request.only_relevant and _estimate_tokens(corpus, len(corpus), frame) <= request.budget:
         ranking.include_all()
     elif not request.exclude:  # excluded entries are still among the candidates, and would use up the limit

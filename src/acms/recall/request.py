@@ -68,7 +68,8 @@ class Recall:
     only_on_topic: bool = False
     #: Tokens up to which other sessions of the namespace are shown whole, including messages that do not answer.
     others_whole: int = 0
-    #: Tokens for words of the user that are shown before all answers, see `acms.recall.user_words`.
+    #: Tokens for words of the user that are shown before all answers, at most half of the budget: see
+    #: `acms.recall.user_words`.
     user_words: int = 0
 
 

@@ -1,0 +1,213 @@
+"""What the requests of an agent keep when its outputs are larger than the budget."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from acms import ACMS, Prompt
+from acms.codecs import OpenAIChat
+from acms.prompt import Rendered
+
+RULE = "Never touch production. Only work on the staging cluster, and answer in French."
+CORRECTION = "Correction: the timeout must become 20 s, not 30 s."
+
+
+async def call_tool(session: ACMS, number: str, command: str, output: str) -> None:
+    call = {"id": f"c{number}", "name": "bash", "arguments": json.dumps({"cmd": command})}
+    await session.ingest("assistant", "", tool_calls=[call])
+    await session.ingest("tool", output, tool_call_id=f"c{number}")
+
+
+async def render(session: ACMS, question: str, budget: int) -> Rendered:
+    return await Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).render(budget=budget)
+
+
+def contents(rendered: Rendered) -> list[str]:
+    return [message.get("content") or "" for message in rendered.payload["messages"]]
+
+
+def block_of(rendered: Rendered) -> str:
+    (block,) = [text for text in contents(rendered) if text.startswith("<recalled>")]
+    return block
+
+
+# ── the user's words ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("budget", [800, 2000, 8000])
+async def test_rules_and_corrections_of_the_user_stay(budget: int) -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", RULE)
+        await session.ingest("assistant", "Compris.")
+        for task in range(8):
+            question = f"Task {task}: look at module {task} and fix its failing test."
+            await session.ingest("user", CORRECTION if task == 4 else question)
+            for step in range(4):
+                lines = [f"def f{task}_{step}_{line}(x): return x + {line}" for line in range(60)]
+                await call_tool(session, f"{task}_{step}", f"cat m{task}_{step}.py", "\n".join(lines))
+            rendered = await render(session, question, budget)
+            assert rendered.tokens.upper_bound <= budget
+            assert RULE in "\n".join(contents(rendered))
+            await session.ingest("assistant", f"Fixed {task}.")
+        if budget > 800:
+            assert CORRECTION in "\n".join(contents(rendered))
+
+
+async def test_a_chat_without_tools_recalls_no_words_of_the_user_but_answers() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", RULE)
+        for number in range(60):
+            await session.ingest("user", f"Note {number} about posters.")
+            await session.ingest("assistant", f"Filed {number}.")
+        rendered = await render(session, "Which note is about posters?", 300)
+    assert RULE not in "\n".join(contents(rendered))
+
+
+async def test_a_request_does_not_begin_with_an_answer() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        for turn, question in enumerate(("Which commit was it?", "Write the patch and run the tests.")):
+            await session.ingest("user", question)
+            for step in range(6):
+                lines = [f" file{line}.py | {line} ++--" for line in range(30)]
+                await call_tool(session, f"{turn}_{step}", f"git show {step}", "\n".join(lines))
+            await session.ingest("assistant", "Done.")
+        await session.ingest("user", "Summarise the incident for the channel.")
+        for budget in (600, 1000, 1500, 3000):
+            rendered = await render(session, "Summarise the incident for the channel.", budget)
+            assert rendered.payload["messages"][0]["role"] == "user"
+
+
+# ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_log(seed: int) -> str:
+    rng = random.Random(seed)
+    lines = [
+        f"2026-11-30T0{rng.randint(1, 9)}:{rng.randint(10, 59)}:00Z {rng.choice(('INFO', 'INFO', 'DEBUG'))} payments "
+        f"request id={rng.randrange(16**8):08x} path=/v1/{rng.choice(('cart', 'pay'))} status=200"
+        for _ in range(200)
+    ]
+    lines[66] = '2026-11-30T02:14:03Z ERROR payments upstream=ledger err="context deadline exceeded" after=5s'
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("budget", [1000, 2000])
+async def test_the_error_of_a_log_stays_when_another_call_follows(budget: int, seed: int) -> None:
+    question = "Payments are failing since 02:14 UTC. Find the cause and propose a fix."
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", question)
+        await call_tool(session, "logs", "kubectl logs deploy/payments", write_log(seed))
+        assert "ERROR payments" in "\n".join(contents(await render(session, question, budget)))
+        handlers = [
+            f"def handler_{number}(e): return call('svc{number}', timeout=30)" for number in range(60)
+        ]
+        await call_tool(session, "file", "cat handlers.py", "\n".join(handlers))
+        assert "ERROR payments" in "\n".join(contents(await render(session, question, budget)))
+
+
+@pytest.mark.parametrize("budget", range(250, 1500, 125))
+async def test_no_record_is_shown_with_a_part_of_another(budget: int) -> None:
+    rng = random.Random(budget)
+    records = [
+        {
+            "id": number,
+            "name": f"service-{number}",
+            "state": rng.choice(("ok", "ok", "degraded")),
+            "cpu": rng.random(),
+            "owner": f"owner-{number}",
+        }
+        for number in range(40)
+    ]
+    question = "Which services are degraded, and who owns service-17?"
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", question)
+        await call_tool(session, "get", "curl ops/services", json.dumps({"items": records}, indent=2))
+        history = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=budget)
+        recalled = await session.recall(question, budget=budget // 3, relevant_only=True)
+    for text in (contents(history)[-1], recalled.text()):
+        for name, between, owner in re.findall(
+            r'"name": "service-(\d+)"(.*?)"owner": "owner-(\d+)"', text, re.DOTALL
+        ):
+            assert name == owner or '"id"' in between
+
+
+# ── earlier calls of a turn ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def run_tests(session: ACMS, outcomes: Sequence[str]) -> str:
+    question = "Run the tests one by one."
+    await session.ingest("user", question)
+    for number, outcome in enumerate(outcomes):
+        await call_tool(session, f"{number}", f"pytest -k test_{number}", f"test_{number} {outcome}")
+    return question
+
+
+async def test_earlier_calls_are_named_beside_an_output_that_fills_the_budget() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        question = "Check the timeout of all 14 services."
+        await session.ingest("user", question)
+        for number in range(10):
+            handlers = [
+                f"def handler_{line}(event): return call('svc{line}', timeout=30)" for line in range(60)
+            ]
+            await call_tool(session, f"{number}", f"cat svc{number}/client.py", "\n".join(handlers))
+        rendered = await render(session, question, 800)
+    block = block_of(rendered)
+    assert "9 earlier tool calls (results not shown): " in block
+    assert "cat svc8/client.py" in block
+    assert "The messages that follow are newer." in block
+    assert rendered.tokens.upper_bound <= 800
+
+
+async def test_a_failed_call_keeps_its_result_among_those_that_passed() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        outcomes = ["FAILED: assert 20 == 30" if number == 1 else "PASSED" for number in range(24)]
+        question = await run_tests(session, outcomes)
+        rendered = await render(session, question, 650)
+    assert "test_1 FAILED: assert 20 == 30" in block_of(rendered)
+
+
+async def test_each_result_of_an_excerpt_has_its_call() -> None:
+    handlers = "\n".join(f"def handler_{n}(event):\n    timeout = 30\n" for n in range(60))
+    calls: list[dict[str, Any]] = [
+        {"id": name, "name": "read_file", "arguments": json.dumps({"path": f"payments/{name}"})}
+        for name in ("handlers.py", "config.yaml")
+    ]
+    question = "What timeout do the payments handlers have?"
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Find out why payments time out.")
+        await session.ingest("assistant", "", tool_calls=calls)
+        await session.ingest("tool", handlers, tool_call_id="handlers.py")
+        await session.ingest("tool", "ledger:\n  timeout_s: 5\n", tool_call_id="config.yaml")
+        await session.ingest("assistant", "payments waits 5 s for the ledger.")
+        for number in range(40):
+            await session.ingest("user", f"Note {number} about posters.")
+            await session.ingest("assistant", f"Filed {number}.")
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
+        for budget in range(260, 520, 20):
+            text = "\n".join(contents(await prompt.render(budget=budget)))
+            assert "timeout_s: 5" not in text or "config.yaml" in text
+
+
+# ── facts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_stated_fact_stands_beside_a_history_that_fits() -> None:
+    question = "In which city is our office?"
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Our office is in Lyon.")
+        await session.ingest("assistant", "Noted.")
+        await session.state("office", "city", "Lyon")
+        await session.state("office", "city", "Porto")
+        messages = await session.messages(question, budget=300)
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
+        rendered = await prompt.render(budget=300)
+    assert "fact: office, city: Porto (known now)" in messages[0]["content"]
+    assert "fact, known now: office, city: Porto" in block_of(rendered)
