@@ -223,7 +223,11 @@ class ACMS(View):
         given = {name: value for name, value in fields.items() if value is not None}
         if privacy is not Privacy.ALLOW:
             given["privacy"] = privacy
-        drafts, notes = read_drafts(self._draft, self._shared.config, message, "", given)
+        renamed: tuple[str, ...] = ()
+        if not self._shared.config.strict:
+            (message,), renamed = rename_repeated_calls([message])
+        drafts, repairs = read_drafts(self._draft, self._shared.config, message, "", given)
+        notes = (*renamed, *repairs)
         receipts = await self._ingest(drafts)
         last = receipts[-1]
         self.last_receipt = replace(last, notes=(*notes, *last.notes)) if notes else last
@@ -255,9 +259,7 @@ class ACMS(View):
             if idempotency_key is not None and not has_key:
                 common_key = validation.validate_name(idempotency_key, "idempotency_key")
                 values["key"] = f"{common_key}:{index}"
-            new_drafts, repairs = read_drafts(
-                self._draft, self._shared.config, values, f"messages[{index}]", in_list=len(checked) > 1
-            )
+            new_drafts, repairs = read_drafts(self._draft, self._shared.config, values, f"messages[{index}]")
             drafts += new_drafts
             notes += [(*renamed, *repairs)] * len(new_drafts)
         try:

@@ -17,6 +17,7 @@ from acms import (
     ConfigurationError,
     EpisodeBoundaryConfig,
     Media,
+    Origin,
     RecallConfig,
     RetryConfig,
     Text,
@@ -404,14 +405,45 @@ async def test_a_message_without_content_names_its_unknown_field(name: str) -> N
         with pytest.raises(ValidationError) as failed:
             await session.ingest(misspelled)
         assert (failed.value.field, failed.value.options) == (name, ("content",))
-        with pytest.raises(ValidationError, match=rf"messages\[0\]\.{name}: is no field of a message"):
-            await session.ingest_many([misspelled])
+        answer = {"role": "assistant", "content": "Noted."}
+        for batch in ([misspelled], [misspelled, answer]):
+            with pytest.raises(ValidationError, match=rf"messages\[0\]\.{name}: is no field of a message"):
+                await session.ingest_many(batch)
         assert (await session.get_session_stats()).messages == 0
         note = f"a message has no content, only unknown fields, which no model sees: {name}"
-        answer = {"role": "assistant", "content": "Noted."}
-        # In a list it must not block the other messages.
+        # A framework hands its whole list over again: one message must not block the others.
         assert (await session.sync([misspelled, answer])).notes == (note,)
-        assert note in (await session.ingest_many([misspelled, answer]))[0].notes
+
+
+INVALID_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"role": "user", "content": 5}, ".content"),
+    ({"role": "user", "content": [5]}, ".content[0]"),
+    ({"role": "robot", "content": "x"}, ".role"),
+    ({"content": "no role"}, ""),
+    ({"role": "user"}, ".content"),
+    ({"role": "system", "content": ""}, ".content"),
+]
+
+
+@pytest.mark.parametrize(("invalid", "field"), INVALID_MESSAGES)
+async def test_an_invalid_message_refuses_its_batch_whatever_the_length(
+    invalid: dict[str, Any], field: str
+) -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for before in ([], [{"role": "user", "content": "fine"}]):
+            with pytest.raises(ValidationError) as failed:
+                await session.ingest_many([*before, invalid])
+            assert failed.value.field == f"messages[{len(before)}]{field}"
+        assert (await session.get_session_stats()).version == 0
+
+
+async def test_a_message_that_sync_cannot_read_is_stored_as_its_json() -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        result = await session.sync([{"role": "robot", "content": "x"}, {"role": "user", "content": "fine"}])
+        assert result.notes == ("a message that could not be understood is stored as its JSON",)
+        entries = await session.entries()
+        assert contents_of(entries) == ['{"role": "robot", "content": "x"}', "fine"]
+        assert entries[0].origin is Origin.EXTERNAL
 
 
 async def test_an_answer_whose_content_is_in_a_field_that_is_not_known_yet_is_stored_with_a_note() -> None:

@@ -73,13 +73,13 @@ def read_message(
     check: Callable[[Sequence[Turn]], T],
     *,
     strict: bool,
-    in_list: bool = True,
+    refuse_invalid: bool = False,
 ) -> tuple[T, tuple[str, ...]]:
     """Parse a message for storage; return the converted turns, and notes on repairs.
 
-    `check` converts the parsed turns, or raises `ValidationError`. A message of a list that cannot be repaired is
-    stored as its JSON, so that it does not block the list; a single one raises the error. With `strict` nothing is
-    repaired.
+    `check` converts the parsed turns, or raises `ValidationError`. A message that cannot be repaired is stored as its
+    JSON: a framework would hand over the same list again, and `sync` could never store it. With `refuse_invalid` it
+    raises the error. With `strict` nothing is repaired.
     """
     notes: dict[str, None] = {}
     foreign.check_privacy_field(message, field)
@@ -93,7 +93,7 @@ def read_message(
     def parse(candidate: Mapping[str, Any]) -> T:
         turns = foreign.parse_provider_message(candidate, field, keep=keep_or_refer, strict=strict)
         unread_fields = _find_unread_fields(turns)
-        if unread_fields and not in_list and turns[0]["role"] != Role.ASSISTANT:
+        if unread_fields and refuse_invalid and turns[0]["role"] != Role.ASSISTANT:
             raise ValidationError(
                 "is no field of a message, and the message has no content",
                 field=f"{field}.{unread_fields[0]}" if field else unread_fields[0],
@@ -115,13 +115,13 @@ def read_message(
             return parse(repaired), (*repair_notes, *notes)
         except ValidationError:
             continue
-    if in_list:
-        json_message, repair_notes = repair.as_text(message)
-        try:
-            return parse(json_message), repair_notes
-        except ValidationError:
-            pass
-    raise first_error
+    if refuse_invalid:
+        raise first_error
+    json_message, repair_notes = repair.as_text(message)
+    try:
+        return parse(json_message), repair_notes
+    except ValidationError:
+        raise first_error from None
 
 
 def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
@@ -177,17 +177,12 @@ def read_drafts(
     message: Mapping[str, Any],
     field: str,
     overrides: Mapping[str, Any] = EMPTY,
-    *,
-    in_list: bool = False,
 ) -> tuple[list[Draft], tuple[str, ...]]:
     """Return the drafts of one message in the form of ACMS or of a provider, and notes on repairs.
 
-    A message of a provider may become several drafts. `overrides` are set in each of them. The ids that calls of a list
-    share were renamed before.
+    A message of a provider may become several drafts. `overrides` are set in each of them. The ids that calls share were
+    renamed before. An invalid message is refused, also one of many: the whole list is.
     """
-    renamed: tuple[str, ...] = ()
-    if not in_list and not config.strict:
-        (message,), renamed = repair.rename_repeated_calls([message])
     key_names = [name for name in ("key", "idempotency_key", "id") if message.get(name) is not None]
     key_name = key_names[0] if key_names else "key"
     prefix = f"{field}." if field else ""
@@ -195,16 +190,13 @@ def read_drafts(
     def make_drafts(turns: Sequence[Turn]) -> list[Draft]:
         drafts: list[Draft] = []
         for turn in turns:
-            # A single empty message of a user is an error; in a list it must not block the others.
-            if not config.strict and (in_list or turn["role"] == Role.ASSISTANT):
+            # An answer of a model may be empty; an empty message of another role is an error.
+            if not config.strict and turn["role"] == Role.ASSISTANT:
                 turn = fill_empty_turn(turn)
             drafts.append(make_draft(prefix, key_name=key_name, **{**turn, **overrides}))
         return drafts
 
-    drafts, notes = read_message(
-        message, field, config.media, make_drafts, strict=config.strict, in_list=in_list
-    )
-    return drafts, (*renamed, *notes)
+    return read_message(message, field, config.media, make_drafts, strict=config.strict, refuse_invalid=True)
 
 
 def _find_unread_fields(turns: Sequence[Turn]) -> list[str]:
