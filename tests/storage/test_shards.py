@@ -9,7 +9,8 @@ import pytest
 
 from acms import ACMS, ConfigurationError, NotFoundError, ValidationError, open_storage, storage
 from acms.branches import copying
-from acms.errors import HandleError
+from acms.errors import HandleError, StorageReadOnlyError
+from acms.kv import open_kv
 from acms.model import ContextQuery
 from acms.storage import MemoryStorage, Shards, SQLiteStorage, urls
 from acms.testing.logs import append_drafts, create_log, draft_message
@@ -350,3 +351,38 @@ def test_what_names_no_store_is_refused(url: str) -> None:
 def test_an_option_that_a_store_does_not_have_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="there is no option 'x'"):
         open_storage(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("sqlite:///a.db?tenant=", "tenant is empty"),
+        ("sqlite:///a.db?tenant=%20", "tenant is empty"),
+        ("memory://?tenant", "tenant is empty"),
+        ("shards.toml?tenant=", "tenant is empty"),
+        ("postgresql://u:pw@h/db?tenant=", "tenant is empty"),
+        ("sqlite:///a.db?tenant=a&tenant=b", "tenant is given twice"),
+        ("sqlite:///a.db?mode=ro&mode=ro", "mode is given twice"),
+        ("sqlite:///a.db?mode=", "mode must be ro or rw"),
+        ("postgresql://u:pw@h/db?application_name=a&application_name=b", "application_name is given twice"),
+    ],
+)
+def test_a_url_gives_an_option_once_and_names_its_tenant(url: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        open_storage(url)
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///a.db?tenant=", "redis://h:6379/0?prefix=a&prefix=b"])
+def test_a_url_of_a_key_value_memory_gives_an_option_once_and_names_its_tenant(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="tenant is empty|prefix is given twice"):
+        open_kv(url)
+
+
+async def test_shards_open_read_only_whatever_mode_their_url_names(written: Callable[[str], Path]) -> None:
+    file = written('[shards]\na = "sqlite:///a.db?mode=rw&durability=relaxed"\n[tenants]\nacme = "a"\n')
+    async with open_storage(f"{file}?tenant=acme") as store, ACMS("user_123", store) as session:
+        await session.ingest("user", "hello")
+    async with Shards(file, read_only=True) as shards, ACMS("user_123", shards.of("acme")) as session:
+        with pytest.raises(StorageReadOnlyError):
+            await session.ingest("user", "more")

@@ -372,7 +372,7 @@ class Stores:
         scheme = urlsplit(url).scheme
         file = url.partition("?")[0]
         self._shards = Shards(file, read_only=read_only) if not scheme and file.endswith(".toml") else None
-        parameters = dict(parse_qsl(urlsplit(url).query))
+        parameters = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
         if "tenant" in parameters:
             raise ConfigurationError(
                 "the store of a service belongs to no one tenant: the key says whose data is meant",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.model import VectorSearchResult
@@ -78,6 +78,7 @@ def open_storage(url: str | Path) -> Handle:
         raise ConfigurationError(
             f"a store is named by a URL or a Path, not by {type(url).__name__}", options=_STORES
         )
+    urls.refuse_repeated_options(url)
     scheme, separator, _ = url.partition("://")
     if separator and scheme in ("postgresql", "postgres"):
         return _open_postgres(url)
@@ -102,7 +103,7 @@ _STORES = (
 
 
 def _parse_options(query: str) -> dict[str, str]:
-    return {name: values[-1] for name, values in parse_qs(query).items()}
+    return dict(parse_qsl(query, keep_blank_values=True))
 
 
 def _open_shard(url: str) -> Handle | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote_plus
+from urllib.parse import parse_qsl, quote, unquote_plus
 
 from acms.errors import ConfigurationError
 from acms.model import Durability
@@ -88,11 +88,30 @@ def refuse_options(url: str, options: Mapping[str, str], *names: str, **choices:
             )
 
 
+def refuse_repeated_options(url: str) -> None:
+    """Raise `ConfigurationError` for an option that a URL gives twice, and for a tenant without a name."""
+    options = parse_qsl(url.partition("?")[2], keep_blank_values=True)
+    given: set[str] = set()
+    for name, value in options:
+        if name in given:
+            raise ConfigurationError(
+                f"{without_password(url)!r}: {name} is given twice", options=(f"give {name}= once",)
+            )
+        given.add(name)
+        if name == "tenant" and not value.strip():
+            raise ConfigurationError(
+                f"{without_password(url)!r}: tenant is empty",
+                options=("name the tenant: tenant=acme", "leave tenant= out: the tenant is 'default'"),
+            )
+
+
 def read_only(url: str) -> str:
     """Return the URL of the same store, opened read-only where it lies in a file or on a server."""
-    if not url.startswith(("sqlite:", "postgresql:", "postgres:")) or url.endswith("mode=ro"):
+    if not url.startswith(("sqlite:", "postgresql:", "postgres:")):
         return url
-    return f"{url}{'&' if '?' in url else '?'}mode=ro"
+    address, _, query = url.partition("?")
+    options = [option for option in query.split("&") if option and not option.startswith("mode=")]
+    return f"{address}?{'&'.join([*options, 'mode=ro'])}"
 
 
 def parse_postgres_url(url: str) -> PostgresUrl:

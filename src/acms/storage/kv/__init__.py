@@ -151,6 +151,7 @@ def open_kv(url: str | Path) -> KVHome:
         raise ConfigurationError(
             f"a key-value memory is named by a URL or a Path, not by {type(url).__name__}", options=_FORMS
         )
+    urls.refuse_repeated_options(url)
     urls.refuse_mistakes(url, _FORMS)
     scheme, _, rest = url.partition("://")
     try:
