@@ -59,7 +59,7 @@ from acms.text.markers import detect_markers
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
-from acms.write.door import check_list, message_of, plain_draft, read_drafts
+from acms.write.door import check_list, log_cut_texts, message_of, plain_draft, read_drafts
 from acms.write.episodes import TIME_GAP
 from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
 from acms.write.rewrite import MARKED_ORIGINS
@@ -230,6 +230,8 @@ class ACMS(View):
         notes = (*renamed, *repairs)
         receipts = await self._ingest(drafts)
         last = receipts[-1]
+        if not last.repeated:
+            log_cut_texts(last.message_id, notes)
         self.last_receipt = replace(last, notes=(*notes, *last.notes)) if notes else last
         return last.message_id
 
@@ -273,6 +275,9 @@ class ACMS(View):
             replace(receipt, notes=(*repairs, *receipt.notes))
             for receipt, repairs in zip(receipts, notes, strict=True)
         ]
+        for receipt in receipts:
+            if not receipt.repeated:
+                log_cut_texts(receipt.message_id, receipt.notes)
         self.last_receipt = receipts[-1]
         return receipts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import product
@@ -435,6 +436,27 @@ async def test_an_invalid_message_refuses_its_batch_whatever_the_length(
                 await session.ingest_many([*before, invalid])
             assert failed.value.field == f"messages[{len(before)}]{field}"
         assert (await session.get_session_stats()).version == 0
+
+
+@pytest.mark.parametrize("door", ["ingest", "ingest_many", "sync"])
+async def test_a_text_that_is_cut_is_noted_with_what_is_kept_and_logged_once(
+    door: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = {"role": "user", "content": "x" * 2_000_000, "key": "k"}
+    note = "of a text of 2,000,000 bytes the first 786,432 and the last 131,072 are stored: "
+    note += "hand it over as several messages to keep it whole; ACMSConfig(strict=True) refuses it instead"
+    notes: list[tuple[str, ...]] = []
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for _ in range(2):
+            if door == "sync":
+                notes.append((await session.sync([message])).notes)
+                continue
+            await (session.ingest(message) if door == "ingest" else session.ingest_many([message]))
+            assert session.last_receipt is not None
+            notes.append(session.last_receipt.notes)
+    assert notes[0] == (note,)
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert (warning.message, warning.__dict__["acms"]["notes"]) == ("text_cut", [note])
 
 
 async def test_a_message_that_sync_cannot_read_is_stored_as_its_json() -> None:

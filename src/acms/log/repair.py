@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 __all__ = [
     "OWN_FIELDS",
     "as_text",
+    "find_cut_notes",
     "generate_repairs",
     "refer_by_hash",
     "rename_repeated_calls",
@@ -39,6 +40,9 @@ _NAME_FIELDS = frozenset(("name", "actor_id"))
 _BYTES_FIELDS = frozenset(
     ("data", "file_data", "result", "encrypted_content", "signature", "thoughtSignature")
 )
+_CUT = "of a text of"
+"""How the note on a text that was cut begins."""
+_CUT_ADVICE = "hand it over as several messages to keep it whole; ACMSConfig(strict=True) refuses it instead"
 _PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
 _MAX_DEPTH = 100
 
@@ -56,6 +60,11 @@ def generate_repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any
         repair = _Repair(MESSAGE_BYTES // divisor)
         repaired = repair.limit_parts(repair.value(provider_fields))
         yield {**repaired, **own_fields}, tuple(repair.notes)
+
+
+def find_cut_notes(notes: Iterable[str]) -> list[str]:
+    """Return the notes on texts that were cut."""
+    return [note for note in notes if note.startswith(_CUT)]
 
 
 def repair_value(value: Any) -> Any:
@@ -141,8 +150,10 @@ class _Repair:
         data = repaired.encode()
         if len(data) <= self._limit:
             return repaired
-        self._note(f"a text of {len(data):,} bytes is cut")
         head, tail = data[: self._limit * 3 // 4], data[-self._limit // 8 :]
+        self._note(
+            f"{_CUT} {len(data):,} bytes the first {len(head):,} and the last {len(tail):,} are stored: {_CUT_ADVICE}"
+        )
         cut = f"\n[… {len(data) - len(head) - len(tail)} bytes cut …]\n"
         return head.decode("utf-8", "ignore") + cut + tail.decode("utf-8", "ignore")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from acms.config import ACMSConfig
@@ -12,6 +13,7 @@ from acms.log import foreign, repair, validation
 from acms.log.foreign import Turn
 from acms.log.native_items import EXTRA_FIELDS
 from acms.model import EMPTY, Draft, Part, Raw, Role, Text
+from acms.observability.logging import log_event
 
 T = TypeVar("T")
 DraftOf: TypeAlias = Callable[..., Draft]
@@ -20,6 +22,7 @@ __all__ = [
     "check_list",
     "fill_empty_turn",
     "is_empty_turn",
+    "log_cut_texts",
     "message_of",
     "plain_draft",
     "read_drafts",
@@ -42,6 +45,13 @@ def check_list(messages: object, max_messages: int) -> Sequence[Mapping[str, Any
                 f"must be a mapping, not {type(message).__name__}", field=f"messages[{index}]"
             )
     return messages
+
+
+def log_cut_texts(entry_id: str, notes: Iterable[str]) -> None:
+    """Warn about the texts of a stored message that were cut."""
+    cuts = repair.find_cut_notes(notes)
+    if cuts:
+        log_event(logging.WARNING, "text_cut", entry=entry_id, notes=cuts)
 
 
 def message_of(role: str | Role, values: Mapping[str, Any], key: str | None) -> dict[str, Any]:
@@ -180,8 +190,8 @@ def read_drafts(
 ) -> tuple[list[Draft], tuple[str, ...]]:
     """Return the drafts of one message in the form of ACMS or of a provider, and notes on repairs.
 
-    A message of a provider may become several drafts. `overrides` are set in each of them. The ids that calls share were
-    renamed before. An invalid message is refused, also one of many: the whole list is.
+    A message of a provider may become several drafts. `overrides` are set in each of them. Ids that calls share were
+    renamed before. An invalid message is refused, also as one of many.
     """
     key_names = [name for name in ("key", "idempotency_key", "id") if message.get(name) is not None]
     key_name = key_names[0] if key_names else "key"

@@ -24,7 +24,7 @@ from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
 from acms.write.alignment import Alignment, Item, align_messages, changes_groups, pair_calls_with_results
-from acms.write.door import DraftOf, is_empty_turn, read_message
+from acms.write.door import DraftOf, is_empty_turn, log_cut_texts, read_message
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer, placement_notes
 
 T = TypeVar("T")
@@ -62,6 +62,8 @@ class Sync:
         self._refuse = refuse
         #: Notes on repairs, in words.
         self._notes: dict[str, None] = {}
+        #: By position of a message: the notes on its repairs.
+        self._repairs: dict[int, tuple[str, ...]] = {}
         self._items: list[Item] = []
         #: By entry id: texts of the log that messages are compared with. None for a text that has to be read first.
         self._texts: dict[str, str | None] = {}
@@ -175,6 +177,7 @@ class Sync:
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
 
         result = self._complete_result(result, rows, alignment, ids, rewrites=len(rewrite_drafts))
+        self._log_cut_texts(alignment, result)
         return SyncOutcome(result, context, delivered, rewrites=len(rewrite_drafts))
 
     def _complete_result(
@@ -195,6 +198,12 @@ class Sync:
             ids=self._ids_by_message(stored),
             notes=tuple(self._notes),
         )
+
+    def _log_cut_texts(self, alignment: Alignment, result: Synced) -> None:
+        """Warn about the texts that were cut in the messages just stored."""
+        stored_items = [*alignment.appended, *[item for item, _ in alignment.replaced]]
+        for message in sorted({self._items[item].message for item in stored_items}):
+            log_cut_texts(result.ids[message][-1], self._repairs[message])
 
     def _ids_by_message(self, ids_by_item: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
         """Return for each message of the list the ids of the entries that hold it."""
@@ -254,6 +263,7 @@ class Sync:
         message, field = self._messages[index], f"messages[{index}]"
         result, notes = read_message(message, field, keep, convert, strict=config.strict)
         self._add_notes(*notes)
+        self._repairs[index] = notes
         return result
 
     def _without_rendered_text(self, turn: Turn) -> Turn | None:
