@@ -1,7 +1,8 @@
 """Request formats of model providers: what a `Prompt` renders to, and what a request costs in tokens."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from acms.providers import codecs as _codecs
 from acms.providers.codecs import (
     CacheRates,
     Changed,
@@ -15,7 +16,6 @@ from acms.providers.codecs import (
     named,
 )
 from acms.providers.codecs import __dir__ as __dir__
-from acms.providers.codecs import __getattr__ as __getattr__
 
 if TYPE_CHECKING:
     from acms.providers.codecs.anthropic import AnthropicMessages
@@ -41,3 +41,19 @@ __all__ = [
     "Usage",
     "named",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a codec, imported on first use.
+
+    A misspelt name is an `ImportError`: of an `AttributeError`, `from acms.codecs import …` would hide the text.
+    """
+    try:
+        return _codecs.__getattr__(name)
+    except AttributeError:
+        from difflib import get_close_matches
+
+        similar = [] if name.startswith("_") else get_close_matches(name, __all__, n=1)
+        if not similar:
+            raise
+        raise ImportError(f"{__name__} has no {name!r}: did you mean {similar[0]!r}?") from None

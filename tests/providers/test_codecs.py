@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import Media, Role, Text, ToolResult
+from acms import codecs as codecs_module
 from acms.codecs import AnthropicMessages, Exactness, Gemini, OpenAIChat, OpenAIResponses, Tool
 from acms.errors import PayloadError
 from acms.model import Json, Part
@@ -233,3 +234,13 @@ def test_requests_have_the_types_of_the_openai_package(
         validators.validate_type("openai.types.responses", "ResponseInputItemParam", item)
     for tool in responses.get("tools", ()):
         validators.validate_type("openai.types.responses", "FunctionToolParam", tool)
+
+
+def test_a_misspelt_name_of_a_codec_is_corrected() -> None:
+    with pytest.raises(ImportError, match="did you mean 'AnthropicMessages'"):
+        from acms.codecs import Anthropic  # noqa: F401
+    assert not hasattr(codecs_module, "Unrelated")
+
+
+def test_a_codec_shows_its_model() -> None:
+    assert repr(OpenAIChat("gpt-4o")) == "OpenAIChat('gpt-4o')"

@@ -75,6 +75,9 @@ class CountingCodec(ABC):
     #: Whether raw tokens are an upper bound without calibration.
     _bound: bool = False
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
+
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the upper bound.
 
