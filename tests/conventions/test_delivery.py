@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -74,6 +75,17 @@ def test_a_release_is_the_script_that_runs_here() -> None:
         runs = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
         assert sum("bash .ci/release" in run for run in runs) == 1
     assert "bash .ci/release" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_a_bill_of_materials_names_the_licence_of_each_installed_package(tmp_path: Path) -> None:
+    file = tmp_path / "acms-engine.cdx.json"
+    components = [{"name": "apsw"}, {"name": "numpy"}, {"name": "no-such-package"}]
+    file.write_text(json.dumps({"metadata": {"component": {"name": "acms-engine"}}, "components": components}))
+    printed = _run_command(sys.executable, ROOT / ".ci" / "licences.py", file)
+    assert "3 components, without a licence: ['no-such-package']" in printed
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert document["metadata"]["component"]["licenses"] == [{"expression": "Apache-2.0"}]
+    assert [bool(component.get("licenses")) for component in document["components"]] == [True, True, False]
 
 
 @pytest.mark.slow
