@@ -75,7 +75,7 @@ class ACMS(View):
     """Session-scoped context manager for agents.
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
-    session; many objects and processes may share a session and a storage, which is a handle, or the URL or path of a
+    session; many objects and processes may share a session and a storage, which is a handle, or the URL or `Path` of a
     storage that the session opens itself. With an `embedder` recall ranks by words and by meaning, with None by words
     alone; "auto" is the local embedder if the extra `local` is installed, else None.
     With a `reflector` closed episodes are distilled into facts in the background.
@@ -773,6 +773,7 @@ class ACMS(View):
         """
         from acms.erasure import erase as erasure
 
+        validation.validate_name(validation.validate_id_or_key(id), "id")
         shared = self._shared
         context, mode = await shared.written(), shared.config.privacy.mode
         erased = await erasure.erase_entries(

@@ -17,7 +17,6 @@ from acms.errors import (
     EntryNotFoundError,
     HandleError,
     SessionNotFoundError,
-    ValidationError,
 )
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
@@ -363,11 +362,7 @@ class SharedSession:
 
         A key names the first message under it, or with `newest` the newest edit of that message at this version.
         """
-        if not isinstance(name, str):
-            kind = type(name).__name__
-            raise ValidationError(
-                f"must be an id or a key, not {kind}", field="id", options=("give its `id`",)
-            )
+        validation.validate_id_or_key(name)
         if context is None:
             raise self.no_entry(name)
         entry = await find_entry(self.storage, context, at, name)

@@ -146,6 +146,20 @@ def test_json_that_no_store_can_hold_is_refused(sqlite_service: Service, body: b
     checked_problem(sqlite_service.client.post(at, content=body, headers=json), 400, field)
 
 
+def test_an_empty_list_is_refused_in_good_english(sqlite_service: Service) -> None:
+    reply = sqlite_service.client.post(f"/contexts/{sqlite_service.create()}/messages", json={"messages": []})
+    problem = checked_problem(reply, 400, "messages")
+    assert problem["errors"][0]["message"] == "must have at least 1 element"
+
+
+def test_an_invalid_message_refuses_the_whole_append(sqlite_service: Service) -> None:
+    context = sqlite_service.create()
+    messages = [user_message("fine"), {"role": "user", "content": 5}]
+    reply = sqlite_service.client.post(f"/contexts/{context}/messages", json={"messages": messages})
+    checked_problem(reply, 400, "messages[1].content")
+    assert sqlite_service.get(f"/contexts/{context}/messages")["data"] == []
+
+
 def test_arguments_of_a_call_must_be_json(sqlite_service: Service) -> None:
     at = f"/contexts/{sqlite_service.create()}/messages"
     json = {"content-type": "application/json"}

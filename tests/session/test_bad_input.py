@@ -119,6 +119,16 @@ async def test_a_bad_message_is_refused_and_nothing_is_stored(storage: Storage) 
         assert session.last_receipt.version == 2
 
 
+async def test_a_key_of_metadata_that_is_no_text_is_named() -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for metadata, problem in (
+            ({1: 2}, "the key 1 must be a string"),
+            ({"": 2}, "the key '' must not be"),
+        ):
+            with pytest.raises(ValidationError, match=f"metadata: {problem}"):
+                await session.ingest("user", "hello", metadata=metadata)  # type: ignore[arg-type]
+
+
 async def test_a_batch_with_a_bad_seventh_message_stores_none_of_it(storage: Storage) -> None:
     async with session_on(storage, config=STRICT) as session:
         for name, bad, field in MESSAGES:
@@ -386,7 +396,7 @@ def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> No
     )
 
 
-@pytest.mark.parametrize("verb", ["get", "replace", "retract"])
+@pytest.mark.parametrize("verb", ["get", "replace", "retract", "erase"])
 async def test_an_entry_where_its_id_is_wanted_is_told_so(storage: Storage, verb: str) -> None:
     async with session_on(storage) as session:
         await session.ingest("user", "one")

@@ -375,7 +375,7 @@ def test_a_url_gives_an_option_once_and_names_its_tenant(url: str, problem: str)
 
 @pytest.mark.parametrize("url", ["sqlite:///a.db?tenant=", "redis://h:6379/0?prefix=a&prefix=b"])
 def test_a_url_of_a_key_value_memory_gives_an_option_once_and_names_its_tenant(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="tenant is empty|prefix is given twice"):
+    with pytest.raises(ConfigurationError, match=r"tenant is empty|prefix is given twice"):
         open_kv(url)
 
 

@@ -3,7 +3,7 @@
     async with Client("http://127.0.0.1:8000", api_key="acms_…") as client:
         session = client.session("user_123")
         await session.ingest("user", "…")
-        items = await session.recall("…", token_budget=500)
+        items = await session.recall("…", budget=500)
 
 For blocking code: `from acms.sync import Client`.
 """

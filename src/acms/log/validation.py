@@ -297,6 +297,15 @@ def parse_moment(value: datetime | str, field: str = "created_at") -> datetime:
         raise ValidationError("is out of range", field=field) from error
 
 
+def validate_id_or_key(value: object) -> str:
+    """Return the id of an entry or the caller's key of a message."""
+    if not isinstance(value, str):
+        raise ValidationError(
+            f"must be an id or a key, not {type(value).__name__}", field="id", options=("give its `id`",)
+        )
+    return value
+
+
 def validate_ids(values: Iterable[str], field: str) -> tuple[str, ...]:
     """Return some ids without repetition; a string alone would be taken for its characters."""
     _require_iterable(values, field, "ids")
@@ -339,11 +348,20 @@ def _copy_plain_value(value: object, field: str, depth: int) -> Json:
     if isinstance(value, Mapping):
         plain: dict[str, Json] = {}
         for key, item in value.items():
-            plain[validate_name(key, field)] = _copy_plain_value(item, f"{field}.{key}", depth - 1)
+            plain[_validate_object_key(key, field)] = _copy_plain_value(item, f"{field}.{key}", depth - 1)
         return plain
     if isinstance(value, list | tuple):
         return [_copy_plain_value(item, f"{field}[{index}]", depth - 1) for index, item in enumerate(value)]
     raise ValidationError(f"{type(value).__name__} is not a JSON value", field=field)
+
+
+def _validate_object_key(key: object, field: str) -> str:
+    """Return a key of a JSON object; the error names the key, not its value."""
+    try:
+        return validate_name(key, field)
+    except ValidationError as error:
+        problem = str(error).removeprefix(f"{field}: ")
+        raise ValidationError(f"the key {repr(key)[:NAME_CHARS]} {problem}", field=field) from error
 
 
 def validate_key(value: object, field: str = "key") -> str:

@@ -28,13 +28,17 @@ _MESSAGES: Mapping[str, str] = {
     "missing": "is required",
     "model_attributes_type": "must be an object",
     "model_type": "must be an object",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_too_short": "must have at least {min_length} characters",
     "string_type": "must be a string",
-    "too_long": "must have at most {max_length} elements",
-    "too_short": "must have at least {min_length} elements",
 }
 """Messages by the type of pydantic's error; the fields are those of its context."""
+
+_LENGTH_MESSAGES: Mapping[str, tuple[str, str, str]] = {
+    "string_too_long": ("must have at most", "max_length", "character"),
+    "string_too_short": ("must have at least", "min_length", "character"),
+    "too_long": ("must have at most", "max_length", "element"),
+    "too_short": ("must have at least", "min_length", "element"),
+}
+"""Messages about a length, by the type of the error: beginning, field of the limit, and noun in the singular."""
 
 
 def describe_input_error(details: Mapping[str, Any]) -> str:
@@ -42,6 +46,10 @@ def describe_input_error(details: Mapping[str, Any]) -> str:
     kind, context = details["type"], details.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
+    if kind in _LENGTH_MESSAGES:
+        beginning, limit_field, noun = _LENGTH_MESSAGES[kind]
+        limit = context[limit_field]
+        return f"{beginning} {limit} {noun if limit == 1 else noun + 's'}"
     template = _MESSAGES.get(kind)
     if template is not None:
         return template.format_map(context)
