@@ -80,7 +80,9 @@ def test_a_release_is_the_script_that_runs_here() -> None:
 def test_a_bill_of_materials_names_the_licence_of_each_installed_package(tmp_path: Path) -> None:
     file = tmp_path / "acms-engine.cdx.json"
     components = [{"name": "apsw"}, {"name": "numpy"}, {"name": "no-such-package"}]
-    file.write_text(json.dumps({"metadata": {"component": {"name": "acms-engine"}}, "components": components}))
+    file.write_text(
+        json.dumps({"metadata": {"component": {"name": "acms-engine"}}, "components": components})
+    )
     printed = _run_command(sys.executable, ROOT / ".ci" / "licences.py", file)
     assert "3 components, without a licence: ['no-such-package']" in printed
     document = json.loads(file.read_text(encoding="utf-8"))

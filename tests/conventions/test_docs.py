@@ -21,6 +21,8 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+_SEPARATOR_ROW = re.compile(r" *\|( *:?-+:? *\|)+ *")
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
 _HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
 #: A block that cannot run says why: ```python no-run: needs a model server
 _NO_RUN = re.compile(r"no-run:? +\S.{7,}")
@@ -160,3 +162,32 @@ def test_decisions_named_in_code_exist() -> None:
         if file.suffix in (".py", ".sql"):
             named = set(re.findall(r"decision (\d{4})", file.read_text(encoding="utf-8")))
             assert named <= known, file.name
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tables_of_page(page: Path) -> Iterator[list[str]]:
+    """Yield the rows of every table: adjacent lines that begin with a vertical bar, outside of code."""
+    rows: list[str] = []
+    for line in [*_FENCE.sub("", page.read_text(encoding="utf-8")).splitlines(), ""]:
+        if line.lstrip().startswith("|"):
+            rows.append(line)
+        elif rows:
+            yield rows
+            rows = []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_page_name)
+def test_a_table_is_whole_and_each_row_has_its_cells(page: Path) -> None:
+    """Rows after a blank line are a table without a separator row: they would be shown as text."""
+    for header, *rows in _tables_of_page(page):
+        separators = [bool(_SEPARATOR_ROW.fullmatch(row)) for row in rows]
+        assert separators[:1] == [True], f"no separator row below {header}"
+        assert sum(separators) == 1, f"two headers in one table: {header}"
+        borders = len(_CELL_BORDER.findall(header))
+        for row in rows:
+            assert len(_CELL_BORDER.findall(row)) == borders, row
+        assert not any(_SEPARATOR_ROW.fullmatch(row) for row in rows[1:]), (
+            f"two separator rows below {header}"
+        )
