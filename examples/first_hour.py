@@ -166,7 +166,7 @@ async def remote(url: str) -> None:
     """Do the same over HTTP: a remote session has the verbs of a session."""
     async with served(url) as address, Client(address) as client:
         session = client.session(SESSION)
-        items = await session.recall(QUESTION, token_budget=300)
+        items = await session.recall(QUESTION, budget=300)
         assert "PostgreSQL" in items.text()
         fork = await session.fork(at=120, session_id="over-http")
         secret = await fork.ingest("user", "My phone number is +33 6 12 34 56 78.")

@@ -107,7 +107,7 @@ async def shared(url: str) -> None:
         )
         await one.revoke(PROJECT, guest.id)
         try:
-            await agents[2].recall("Who owns the orders table?", token_budget=200, scope="namespace")
+            await agents[2].recall("Who owns the orders table?", budget=200, scope="namespace")
         except (NotFoundError, PermissionDeniedError) as error:
             print(f"the guest sees it no more: {error.code}")
 
