@@ -52,7 +52,9 @@ def main() -> None:
         document = json.loads(file.read_text(encoding="utf-8"))
         missing = add_licences(document)
         file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        print(f"{file.name}: {len(document['components'])} components, without a licence: {missing or 'none'}")
+        print(
+            f"{file.name}: {len(document['components'])} components, without a licence: {missing or 'none'}"
+        )
 
 
 if __name__ == "__main__":
