@@ -52,18 +52,18 @@ class Setting:
 
     scenario: Scenario
     embedder: Any
-    token_budget: int
+    budget: int
 
 
 Run = Callable[[Setting], Awaitable[Report]]
 
 
 async def recent(setting: Setting) -> Report:
-    return await measure(setting.scenario, MostRecent(), token_budget=setting.token_budget)
+    return await measure(setting.scenario, MostRecent(), budget=setting.budget)
 
 
 async def plain_bm25(setting: Setting) -> Report:
-    return await measure(setting.scenario, PlainBM25(), token_budget=setting.token_budget)
+    return await measure(setting.scenario, PlainBM25(), budget=setting.budget)
 
 
 def acms(reflector: Callable[[Scenario], Any] | None) -> Run:
@@ -72,7 +72,7 @@ def acms(reflector: Callable[[Scenario], Any] | None) -> Run:
             setting.scenario,
             reflector=None if reflector is None else reflector(setting.scenario),
             embedder=setting.embedder,
-            token_budget=setting.token_budget,
+            budget=setting.budget,
         )
 
     return go
@@ -143,7 +143,7 @@ def gleanr(facts_only: bool) -> Run:
         )
         reflector = PerfectForGleanr(setting.scenario)
         async with open_gleanr(setting.embedder, reflector=reflector, config=config)() as system:
-            report = await measure(setting.scenario, system, token_budget=setting.token_budget)
+            report = await measure(setting.scenario, system, budget=setting.budget)
             facts = await system.session._storage.get_active_facts_by_session(system.session.session_id)
         return replace(report, facts=len(facts))
 
@@ -194,7 +194,7 @@ async def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="conversations of each length")
     parser.add_argument("--variants", nargs="+", choices=("marked", "plain"), default=["marked", "plain"])
     parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(SYSTEMS))
-    parser.add_argument("--token-budget", type=int, default=1000)
+    parser.add_argument("--budget", type=int, default=1000)
     parser.add_argument("--embedder", choices=("none", "local"), default="none")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep vectors here for the next run")
     parser.add_argument("--misses", action="store_true", help="name the probes that went wrong")
@@ -211,7 +211,7 @@ async def main() -> None:
                 for seed in range(options.seeds):
                     say(f"{variant}, {turns} turns, seed {seed}: {name}")
                     scenario = corrections(turns=turns, seed=seed, marked=variant == "marked")
-                    setting = Setting(scenario=scenario, embedder=embedder, token_budget=options.token_budget)
+                    setting = Setting(scenario=scenario, embedder=embedder, budget=options.budget)
                     found.append(await SYSTEMS[name](setting))
                     if options.misses and (text := misses(found[-1])):
                         print(f"{variant}, {turns} turns, seed {seed}: {name}\n{text}", file=sys.stderr)
@@ -225,7 +225,7 @@ async def main() -> None:
         if not options.json:
             print(
                 f"\n{variant} facts, {options.seeds} conversations of each length,"
-                f" {options.token_budget} tokens, embedder: {options.embedder}\n{table(reports)}"
+                f" {options.budget} tokens, embedder: {options.embedder}\n{table(reports)}"
             )
     if options.json:
         print(json.dumps({"embedder": options.embedder, "reports": documents}, indent=2))

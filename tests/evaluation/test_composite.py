@@ -21,7 +21,7 @@ def _make_report(name: str, *scores: object) -> Report:
         system="acms",
         scenario=f"{name}-200-0",
         turns=200,
-        token_budget=500,
+        budget=500,
         scores=tuple(scores),  # type: ignore[arg-type]
         tell_seconds=0.0,
     )

@@ -53,7 +53,7 @@ class Oracle:
 
     async def settle(self) -> None: ...
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         probe = self.probes[question]
         topics = probe.topic.split(" + ")
         newest = {said.topic: said.text for said in self.told if said.topic in topics}
@@ -63,7 +63,7 @@ class Oracle:
 class Amnesiac(Oracle):
     """Remembers nothing."""
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         return []
 
 
@@ -92,7 +92,7 @@ async def test_who_remembers_nothing_gives_none(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_newest_messages_do_not_know_what_was_said_long_ago(name: str) -> None:
-    report = await measure(make_scenario(name, turns=1000), MostRecent(), token_budget=500)
+    report = await measure(make_scenario(name, turns=1000), MostRecent(), budget=500)
     far = [score for score in report.scores if score.probe.after >= 100]
     assert sum(score.hit for score in far) <= 0.1 * len(far)
 
@@ -254,7 +254,7 @@ def test_dense_facts_are_all_said_in_the_first_twenty_exchanges() -> None:
 
 async def test_twenty_long_facts_are_more_than_a_thousand_tokens() -> None:
     scenario = make_scenario("budget_pressure")
-    assert scenario.token_budget == 1000
+    assert scenario.budget == 1000
     told = MostRecent()
     for one in _parts_of_scenario(scenario):
         await told.tell(one)
@@ -276,7 +276,7 @@ async def test_who_recalls_nothing_but_hearsay_gives_no_answer() -> None:
     scenario = make_scenario("noise_injection")
 
     class Gossip(Oracle):
-        async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+        async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
             return [Recalled(text=f"user: {text}") for text in self.probes[question].decoys]
 
     for score in (await measure(scenario, Gossip(scenario))).scores:
@@ -287,7 +287,7 @@ async def test_who_recalls_nothing_but_hearsay_gives_no_answer() -> None:
 
 def test_one_question_is_asked_at_every_distance_that_fits() -> None:
     scenario = temporal_degradation(turns=1001, seed=1, noise=0.5)
-    assert scenario.token_budget == 300
+    assert scenario.budget == 300
     assert tuple(probe.after - 1 for probe in scenario.probes) == tuple(
         one for one in DISTANCES if one <= 1000
     )

@@ -23,14 +23,14 @@ SEEDS = (11, 12)
 
 
 async def _run_scenarios(
-    name: str, *, token_budget: int | None = None, words: Phrases | None = None
+    name: str, *, budget: int | None = None, words: Phrases | None = None
 ) -> list[Report]:
     written = [SCENARIOS[name](turns=160, seed=seed, phrases=words) for seed in SEEDS]
-    return [await run(scenario, token_budget=token_budget) for scenario in written]
+    return [await run(scenario, budget=budget) for scenario in written]
 
 
 async def test_the_composite_at_500_tokens_does_not_fall() -> None:
-    reports = [report for name in WEIGHTS for report in await _run_scenarios(name, token_budget=500)]
+    reports = [report for name in WEIGHTS for report in await _run_scenarios(name, budget=500)]
     found = composite(reports)
     assert found.score >= COMPOSITE_AT_500, found.to_json()
     hits = [score.hit_at_5 for report in reports for score in report.scores]
@@ -39,9 +39,7 @@ async def test_the_composite_at_500_tokens_does_not_fall() -> None:
 
 async def test_it_does_not_fall_with_words_that_nothing_was_tuned_on() -> None:
     words = phrases(Path(__file__).with_name("festival.json"))
-    reports = [
-        report for name in WEIGHTS for report in await _run_scenarios(name, token_budget=500, words=words)
-    ]
+    reports = [report for name in WEIGHTS for report in await _run_scenarios(name, budget=500, words=words)]
     found = composite(reports)
     assert found.score >= COMPOSITE_OF_FESTIVAL, found.to_json()
 
@@ -55,7 +53,7 @@ async def test_what_is_no_longer_so_is_never_recalled_without_what_is(words: Pat
     reports = [
         report
         for name in ("fact_correction", "contradiction")
-        for report in await _run_scenarios(name, token_budget=500, words=phrases(words))
+        for report in await _run_scenarios(name, budget=500, words=phrases(words))
     ]
     alone = [score.only_outdated for report in reports for score in report.scores]
     assert alone.count(False) >= 16

@@ -233,7 +233,7 @@ async def test_every_baseline_runs_a_scenario_too() -> None:
     for opened in found.values():
         async with opened() as system:
             scenario = Scenario(name="mill", said=said, probes=(probe,))
-            report = await measure(scenario, system, token_budget=500)
+            report = await measure(scenario, system, budget=500)
             assert report.scores[0].hit
 
 

@@ -74,9 +74,9 @@ class Told:
     async def settle(self) -> None:
         self.settled += 1
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        self.asked.append((question, token_budget))
-        return self.answers if token_budget > 1000 else self.answers[:1]
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
+        self.asked.append((question, budget))
+        return self.answers if budget > 1000 else self.answers[:1]
 
 
 def opener_of(system: System):
@@ -264,10 +264,10 @@ async def test_a_slow_system_is_asked_every_nth_question_and_compared_on_those()
 class Failing(Told):
     """Gives up at the second question."""
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         if self.asked:
             raise ProviderError("it is too long", provider="other")
-        return await super().ask(question, token_budget)
+        return await super().ask(question, budget)
 
 
 async def test_a_system_of_others_that_fails_is_left_out_and_the_rest_goes_on() -> None:

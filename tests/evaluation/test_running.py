@@ -42,8 +42,8 @@ class Asked:
     async def settle(self) -> None:
         self.calls.append("settle")
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        self.calls.append(f"{question} {token_budget}")
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
+        self.calls.append(f"{question} {budget}")
         return [Recalled(text="tea", tokens=1)]
 
 
@@ -54,7 +54,7 @@ async def test_probes_are_asked_when_they_are_due_after_the_system_came_to_rest(
         Probe(question="later?", expected=("milk",), after=3),
     )
     system = Asked()
-    report = await measure(Scenario(name="tea", said=said, probes=probes), system, token_budget=7)
+    report = await measure(Scenario(name="tea", said=said, probes=probes), system, budget=7)
     one, two, three = (one.text for one in said)
     assert system.calls == [one, "settle", "now? 7", two, three, "settle", "later? 7"]
     assert [score.hit for score in report.scores] == [True, False]
@@ -125,12 +125,12 @@ def _checked_figures(report: Report) -> dict[str, float]:
     assert len(report.scores) == 20
     for name in ("hit", "stale", "stale anywhere", "precision", "precision past", "nDCG@5"):
         assert 0.0 <= figures[name] <= 1.0
-    assert figures["tokens"] <= report.token_budget
+    assert figures["tokens"] <= report.budget
     return figures
 
 
 async def test_a_report_is_json_and_a_row_of_a_table() -> None:
-    report = await measure(corrections(turns=100), MostRecent(), token_budget=50)
+    report = await measure(corrections(turns=100), MostRecent(), budget=50)
     document = json.loads(report.to_json())
     assert document["figures"]["tokens"] <= 50
     assert len(document["scores"]) == 20

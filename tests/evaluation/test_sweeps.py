@@ -66,7 +66,7 @@ async def test_a_larger_budget_holds_more_of_a_window() -> None:
     rows = await token_budgets(
         BOTH, values=(100, 500, 4000), scenarios=["high_density"], turns=100, seeds=[1], progress=steps.append
     )
-    assert [(row.system, row.at, row.token_budget) for row in rows] == [
+    assert [(row.system, row.at, row.budget) for row in rows] == [
         (name, value, value) for name in ("recent", "words") for value in (100, 500, 4000)
     ]
     recent = [row.hit for row in rows[:3]]
@@ -84,11 +84,11 @@ async def test_rows_are_the_same_in_every_run_but_for_the_clock() -> None:
     assert once[0].scenario.startswith("decision_tracking + constraint_awareness")
     document = json.loads(once[0].to_json())
     assert document == once[0].to_dict()
-    assert document["sweep"] == "token_budget"
+    assert document["sweep"] == "budget"
 
 
 async def test_a_window_forgets_as_a_conversation_grows() -> None:
-    rows = await lengths(RECENT, values=(50, 300, 1000), seeds=[0], token_budget=500)
+    rows = await lengths(RECENT, values=(50, 300, 1000), seeds=[0], budget=500)
     assert [row.at for row in rows] == [row.turns for row in rows] == [50, 300, 1000]
     assert rows[0].hit > rows[-1].hit
 
@@ -107,7 +107,7 @@ async def test_the_settings_of_acms_are_varied_one_at_a_time() -> None:
     seen.clear()
     rows = await current_shares(made, values=(0.2, 0.6), turns=60, seeds=[0])
     assert [config.recall.current_episode_budget_pct for config in seen] == [0.2, 0.6]
-    assert all(row.token_budget == 500 for row in rows)
+    assert all(row.budget == 500 for row in rows)
     seen.clear()
     rows = await many_episodes(made, values=(80,), seeds=[0])
     assert [config.episodes.max_turns for config in seen] == [4]
@@ -136,7 +136,7 @@ async def test_a_window_loses_a_fact_at_a_distance_and_words_do_not_without_nois
     assert found["recent", "0 % noise", 10].hit == 1.0
     assert found["recent", "0 % noise", 200].hit == 0.0
     assert found["words", "0 % noise", 200].hit == 1.0
-    assert all(row.probes == 3 and row.token_budget == 300 for row in rows)
+    assert all(row.probes == 3 and row.budget == 300 for row in rows)
 
 
 async def test_a_curve_says_where_it_breaks_and_why() -> None:
@@ -150,7 +150,7 @@ async def test_a_curve_says_where_it_breaks_and_why() -> None:
     }
     (shown,) = sections.limits(limits(rows)).tables
     assert (
-        "token budget (high density): recent",
+        "budget (high density): recent",
         "4000",
         "100",
         "0%",

@@ -88,9 +88,9 @@ class _MessageMemory:
     async def settle(self) -> None:
         """Do nothing: a baseline has no background work."""
 
-    def _pack_within_budget(self, scores: Mapping[int, float], token_budget: int) -> list[Recalled]:
+    def _pack_within_budget(self, scores: Mapping[int, float], budget: int) -> list[Recalled]:
         """Return the messages that fit, best first, of equal scores the oldest first; skip those that do not fit."""
-        remaining_tokens, packed = token_budget, list[Recalled]()
+        remaining_tokens, packed = budget, list[Recalled]()
         for index in sorted(scores, key=lambda index: (-scores[index], index)):
             item = self._said[index]
             if item.tokens <= remaining_tokens:
@@ -104,9 +104,9 @@ class MostRecent(_MessageMemory):
 
     name = "most recent window"
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Return the newest messages, oldest first."""
-        remaining_tokens, recalled = token_budget, list[Recalled]()
+        remaining_tokens, recalled = budget, list[Recalled]()
         for item in reversed(self._said):
             remaining_tokens -= item.tokens
             if remaining_tokens < 0:
@@ -142,9 +142,9 @@ class PlainBM25(_MessageMemory):
     def _terms(self, message: Said) -> list[str]:
         return stems(message.text)
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Return the messages that share a term with the question and fit, best first."""
-        return self._pack_within_budget(self.scores(question), token_budget)
+        return self._pack_within_budget(self.scores(question), budget)
 
     def scores(self, question: str) -> dict[int, float]:
         """Return the score of every message that shares a term with a question; sets the confidence."""
@@ -206,9 +206,9 @@ class PlainVectors(_MessageMemory):
                 new_vectors if self._vectors is None else np.concatenate([self._vectors, new_vectors])
             )
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Return the messages that are nearest to the question and fit, best first."""
-        return self._pack_within_budget(await self.scores(question), token_budget)
+        return self._pack_within_budget(await self.scores(question), budget)
 
     async def scores(self, question: str) -> dict[int, float]:
         """Return the cosine of every message; sets the confidence."""
@@ -251,10 +251,10 @@ class ReciprocalRankFusion(_MessageMemory):
         """Make the vectors that are missing."""
         await self._meaning.settle()
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Return the messages that either of the two ranks high and that fit, best first."""
         fused: defaultdict[int, float] = defaultdict(float)
         for scores in (self._words.scores(question), await self._meaning.scores(question)):
             for rank, index in enumerate(sorted(scores, key=lambda index: (-scores[index], index)), 1):
                 fused[index] += 1 / (RRF_K + rank)
-        return self._pack_within_budget(fused, token_budget)
+        return self._pack_within_budget(fused, budget)

@@ -144,7 +144,7 @@ async def cascades(
     turns: int = 120,
     seeds: Sequence[int] = range(10),
     phrases: Words = None,
-    token_budget: int = 1000,
+    budget: int = 1000,
 ) -> list[Cascades]:
     """Tell conversations with changed premises, ask about what followed, and return one row for each tier.
 
@@ -155,7 +155,7 @@ async def cascades(
         outcomes: list[_Outcome] = []
         for seed in seeds:
             scenario = changed_premises(turns=turns, seed=seed, phrases=drawn(phrases, seed))
-            outcomes += await _ask_scenario(scenario, tier, token_budget)
+            outcomes += await _ask_scenario(scenario, tier, budget)
         rows.append(_summarize_tier(tier, outcomes))
     return rows
 
@@ -187,7 +187,7 @@ async def _ask_scenario(scenario: Scenario, tier: Tier, budget: int) -> list[_Ou
         for probe in scenario.probes:
             items = [
                 item
-                for item in await session.recall(probe.question, token_budget=budget)
+                for item in await session.recall(probe.question, budget=budget)
                 if item.source not in CURRENT and _item_states(item, probe)
             ]
             doubted = [fact for fact in facts if fact.doubt is not None and _fact_says(fact, probe)]

@@ -320,7 +320,7 @@ class _Scenarios:
             for seed in dict.fromkeys(self.seeds)
         ]
         keep = self.judging is not None and bool(self.judging[0])
-        suite = await through(scenarios, line_up.systems, token_budget=self.budget, keep=keep, progress=tell)
+        suite = await through(scenarios, line_up.systems, budget=self.budget, keep=keep, progress=tell)
         judgements = {} if self.judging is None else await _judge_suite(suite, *self.judging, tell)
         by_words_section = sections.by_words(suite)
         word_sections = [] if by_words_section is None else [by_words_section]
@@ -708,7 +708,7 @@ def cascades_(
         from acms_eval.cascades import cascades
 
         phrase_lists = list(map(phrases, words))
-        tier_rows = await cascades(turns=turns or 120, seeds=seed, phrases=phrase_lists, token_budget=budget)
+        tier_rows = await cascades(turns=turns or 120, seeds=seed, phrases=phrase_lists, budget=budget)
         screen = Screen(as_json)
         figures = ("flagged", "flagged_orphans", "caveated", "certain", "mistaken")
         heads = ("premise changed", "premise dropped", "shown with it", "as certain", "mistaken")

@@ -11,7 +11,7 @@ __all__ = ["HOLDS", "Limit", "limits"]
 
 HOLDS = 0.9
 """Share of the probes that has to be answered."""
-_EASY_LAST = ("token_budget",)
+_EASY_LAST = ("budget",)
 """Sweeps in which a larger value is easier."""
 
 

@@ -60,7 +60,7 @@ class Scenario:
     #: The proposals of a perfect reflector, each with the index of the message it follows from.
     proposals: tuple[tuple[int, Proposal], ...] = ()
     #: Tokens that it is asked within, where a run does not say.
-    token_budget: int = 1000
+    budget: int = 1000
     #: The word list that it was written from.
     words: str = ""
 
@@ -137,7 +137,7 @@ class System(Protocol):
         """Wait until all background work is done."""
         ...
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Return what is remembered about a question, as it would be shown; the question is not remembered."""
         ...
 
@@ -175,7 +175,7 @@ class Report:
     system: str
     scenario: str
     turns: int
-    token_budget: int
+    budget: int
     scores: tuple[Score, ...]
     #: Telling everything, background work included.
     tell_seconds: float
@@ -199,7 +199,7 @@ class Report:
             "system": self.system,
             "scenario": self.scenario,
             "turns": self.turns,
-            "token_budget": self.token_budget,
+            "budget": self.budget,
             "tell_seconds": round(self.tell_seconds, 3),
             "facts": self.facts,
             "figures": self.figures(),
@@ -220,7 +220,7 @@ class Report:
             system=first_report.system,
             scenario=first_report.scenario,
             turns=first_report.turns,
-            token_budget=first_report.token_budget,
+            budget=first_report.budget,
             scores=tuple(score for report in reports for score in report.scores),
             tell_seconds=sum(report.tell_seconds for report in reports),
             facts=round(fmean(fact_counts)) if fact_counts else None,

@@ -166,10 +166,10 @@ class GleanrSession:
     async def settle(self) -> None:
         """Do nothing: gleanr embeds and reflects before its `ingest` returns."""
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
         with _name_foreign_errors(self.name):
-            items = await self.session.recall(question, token_budget=token_budget)
+            items = await self.session.recall(question, budget=budget)
             episode = self.session.current_episode_id
             turns = [] if episode is None else await self.session._storage.get_turns_by_episode(episode)
         current = {turn.id for turn in turns}

@@ -49,10 +49,10 @@ class Remembering:
         """Wait for vectors and jobs."""
         await self.session.wait_pending()
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
         items = await self.session.recall(
-            question, token_budget=token_budget, include_current_episode=self._include_current
+            question, budget=budget, include_current_episode=self._include_current
         )
         self.confidence = items.confidence
         return [
@@ -74,11 +74,11 @@ class Requesting(Remembering):
     #: The cost of the last request, in units of one token of uncached input; None when it did not fit.
     paid: float | None = None
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Render a prompt; the entries that its messages show count as recalled, all with the same score."""
         prompt = Prompt(OpenAIChat("gpt-5")).history(self.session)
         try:
-            rendered = await prompt.recall(self.session, question).user(question).render(budget=token_budget)
+            rendered = await prompt.recall(self.session, question).user(question).render(budget=budget)
         except FitError:
             self.paid = None
             return ()
@@ -91,14 +91,14 @@ class Requesting(Remembering):
         ]
 
 
-async def measure(scenario: Scenario, system: System, *, token_budget: int | None = None) -> Report:
+async def measure(scenario: Scenario, system: System, *, budget: int | None = None) -> Report:
     """Tell a system a scenario, ask every probe when it is due, and return how good the answers were.
 
     Before a probe the system comes to rest: an answer is judged by what it can know, not by how busy it was. Probes
     due at the same message are asked one after the other and do not see each other. The budget is that of the scenario
     where none is given.
     """
-    budget = scenario.token_budget if token_budget is None else token_budget
+    budget = scenario.budget if budget is None else budget
     return (await measure_budgets(scenario, system, [budget]))[0]
 
 
@@ -139,7 +139,7 @@ async def measure_budgets(
             system=system.name,
             scenario=scenario.name,
             turns=len(scenario.said),
-            token_budget=budget,
+            budget=budget,
             scores=tuple(budget_scores),
             tell_seconds=tell_seconds,
             words=scenario.words,
@@ -161,7 +161,7 @@ async def run(
     storage: str | Callable[[], StorageBackend] = "memory://",
     reflector: Reflector | None = None,
     embedder: Embedder | None = None,
-    token_budget: int | None = None,
+    budget: int | None = None,
     config: ACMSConfig | None = None,
     name: str = "acms",
 ) -> Report:
@@ -171,5 +171,5 @@ async def run(
     """
     handle = open_storage(storage) if isinstance(storage, str) else storage()
     async with ACMS(scenario.name, handle, embedder, reflector=reflector, config=config) as session:
-        report = await measure(scenario, Remembering(session, name), token_budget=token_budget)
+        report = await measure(scenario, Remembering(session, name), budget=budget)
         return replace(report, facts=len(await session.facts()))

@@ -113,13 +113,13 @@ async def through(
     scenarios: Sequence[Scenario],
     entered: Mapping[str, OpenSystem],
     *,
-    token_budget: int | None = None,
+    budget: int | None = None,
     keep: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Suite:
     """Tell every system every scenario, each to a new system, and return the reports.
 
-    `token_budget` is for all of them; without it each scenario has its own. `progress(what, done, of)` is told before
+    `budget` is for all of them; without it each scenario has its own. `progress(what, done, of)` is told before
     each run. `keep` keeps the recalled items.
     """
     reports: list[Report] = []
@@ -130,7 +130,7 @@ async def through(
             if progress is not None:
                 progress(f"{name}: {scenario.name}", len(reports), run_count)
             async with _record_answers(open_system()) as system:
-                report = await measure(scenario, system, token_budget=token_budget)
+                report = await measure(scenario, system, budget=budget)
             reports.append(replace(report, system=name))
             if keep:
                 answers.setdefault(name, []).extend(
@@ -157,8 +157,8 @@ class _RecordedSystem:
     async def settle(self) -> None:
         await self._inner.settle()
 
-    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
-        items = await self._inner.ask(question, token_budget)
+    async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
+        items = await self._inner.ask(question, budget)
         self.answers_given.append(tuple(items))
         return items
 

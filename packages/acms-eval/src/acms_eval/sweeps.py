@@ -90,7 +90,7 @@ class Row:
     #: Which of several curves it belongs to, such as "marked" and "plain"; empty when there is one.
     variant: str = ""
     turns: int
-    token_budget: int
+    budget: int
     probes: int
     #: Shares of the probes; `acms_eval.metrics` defines every figure.
     hit: float
@@ -156,7 +156,7 @@ class _Run:
     system: str
     open_system: OpenSystem
     scenario: Scenario
-    token_budget: int | None = None
+    budget: int | None = None
     variant: str = ""
 
 
@@ -172,7 +172,7 @@ class _Pool:
 
     async def measure(self, run: _Run, system: System) -> None:
         """Tell a conversation, ask within its budget, and ask missed probes again within `ROOMY` times as much."""
-        budget = run.scenario.token_budget if run.token_budget is None else run.token_budget
+        budget = run.scenario.budget if run.budget is None else run.budget
         report, roomy = await measure_budgets(run.scenario, system, (budget,), roomy=ROOMY * budget)
         self.reports.append(report)
         self.roomy_reports.append(roomy)
@@ -216,7 +216,7 @@ def _make_row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> R
         scenario=" + ".join(dict.fromkeys(report.kind for report in reports)),
         variant=run.variant,
         turns=together.turns,
-        token_budget=together.token_budget,
+        budget=together.budget,
         probes=len(scores),
         hit=figures["hit"] or 0.0,
         hit_at_1=figures["hit@1"] or 0.0,
@@ -279,10 +279,10 @@ async def token_budgets(
             pool.reports.append(report)
             pool.roomy_reports.append(roomy)
             pool.scenarios.append(run.scenario)
-        _tell_progress(progress, "token_budget", run, run_count, len(runs))
+        _tell_progress(progress, "budget", run, run_count, len(runs))
     return [
         _make_row(
-            "token_budget",
+            "budget",
             _Run(value=value, system=name, open_system=systems[name], scenario=runs[0].scenario),
             pool,
         )
@@ -296,7 +296,7 @@ async def episode_lengths(
     values: Sequence[int] = EPISODE_TURNS,
     scenario: str = DENSE,
     turns: int = 200,
-    token_budget: int | None = None,
+    budget: int | None = None,
     seeds: Sequence[int] = range(3),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -308,7 +308,7 @@ async def episode_lengths(
             system=name,
             open_system=make(ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=value))),
             scenario=_write_scenario(scenario, turns, seed, phrases),
-            token_budget=token_budget,
+            budget=budget,
         )
         for name, make in configured.items()
         for value in values
@@ -323,7 +323,7 @@ async def current_shares(
     values: Sequence[float] = CURRENT_PCTS,
     scenario: str = DENSE,
     turns: int = 200,
-    token_budget: int | None = 500,
+    budget: int | None = 500,
     seeds: Sequence[int] = range(3),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -335,7 +335,7 @@ async def current_shares(
             system=name,
             open_system=make(ACMSConfig(recall=RecallConfig(current_episode_budget_pct=value))),
             scenario=_write_scenario(scenario, turns, seed, phrases),
-            token_budget=token_budget,
+            budget=budget,
         )
         for name, make in configured.items()
         for value in values
@@ -352,7 +352,7 @@ async def lengths(
     *,
     values: Sequence[int] = LENGTHS,
     scenario: str = DENSE,
-    token_budget: int | None = None,
+    budget: int | None = None,
     seeds: Sequence[int] = range(3),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -364,7 +364,7 @@ async def lengths(
             system=name,
             open_system=open_system,
             scenario=spread(_write_scenario(scenario, value, seed, phrases)),
-            token_budget=token_budget,
+            budget=budget,
         )
         for name, open_system in systems.items()
         for value in values
@@ -378,7 +378,7 @@ async def many_episodes(
     *,
     values: Sequence[int] = (80, 160, 320),
     scenario: str = DENSE,
-    token_budget: int | None = None,
+    budget: int | None = None,
     seeds: Sequence[int] = range(3),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -391,7 +391,7 @@ async def many_episodes(
             system=name,
             open_system=make(config),
             scenario=_write_scenario(scenario, value, seed, phrases),
-            token_budget=token_budget,
+            budget=budget,
         )
         for name, make in configured.items()
         for value in values
@@ -438,7 +438,7 @@ async def latencies(
                     start = time.perf_counter()
                     await system.ask(
                         scenario_told.probes[place % len(scenario_told.probes)].question,
-                        scenario_told.token_budget,
+                        scenario_told.budget,
                     )
                     recall.append(time.perf_counter() - start)
                 rows.append(
@@ -465,7 +465,7 @@ async def distances(
     *,
     values: Sequence[int] = DISTANCES,
     noises: Sequence[float] = (0.0, 0.5),
-    token_budget: int = 300,
+    budget: int = 300,
     seeds: Sequence[int] = range(20),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -482,7 +482,7 @@ async def distances(
             scenario=temporal_degradation(
                 turns=max(chosen_distances) + 1, seed=seed, phrases=drawn(phrases, seed), noise=noise
             ),
-            token_budget=token_budget,
+            budget=budget,
             variant=f"{round(100 * noise)} % noise",
         )
         for name, open_system in systems.items()
@@ -507,7 +507,7 @@ async def topic_shares(
     *,
     values: Sequence[float] = NOISES,
     distance: int = 300,
-    token_budget: int = 300,
+    budget: int = 300,
     seeds: Sequence[int] = range(20),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -531,7 +531,7 @@ async def topic_shares(
                         system=name,
                         open_system=open_system,
                         scenario=scenario,
-                        token_budget=token_budget,
+                        budget=budget,
                     )
                 )
     return await _measure_runs("noise", runs, progress)
@@ -541,7 +541,7 @@ async def marked_and_plain(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[int] = (200, 1000),
-    token_budget: int | None = None,
+    budget: int | None = None,
     seeds: Sequence[int] = range(3),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -553,7 +553,7 @@ async def marked_and_plain(
             system=name,
             open_system=open_system,
             scenario=corrections(turns=value, seed=seed, phrases=drawn(phrases, seed), marked=marked),
-            token_budget=token_budget,
+            budget=budget,
             variant="marked" if marked else "plain",
         )
         for name, open_system in systems.items()

@@ -34,7 +34,7 @@ def temporal_degradation(
         probes=[replace(probe, after=1 + distance) for distance in DISTANCES if distance < turns],
         noise=noise,
         about=[decision],
-        token_budget=300,
+        budget=300,
     )
 
 
@@ -60,7 +60,7 @@ def budget_pressure(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
         probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.3,
         about=decided,
-        token_budget=1000,
+        budget=1000,
     )
 
 

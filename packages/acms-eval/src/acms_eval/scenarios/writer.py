@@ -234,7 +234,7 @@ class Writer:
         about: Sequence[Decided] = (),
         related: float = 0.0,
         echoed: float = 0.0,
-        token_budget: int = 1000,
+        budget: int = 1000,
     ) -> Scenario:
         """Return the scenario: statements at their exchanges, and between them remarks and small talk.
 
@@ -280,7 +280,7 @@ class Writer:
                 replace(probe, decoys=tuple(self.echoes.get(probe.topic, ()))) for probe in probes_in_order
             ),
             proposals=tuple(self.proposals),
-            token_budget=token_budget,
+            budget=budget,
             words=self.phrases.name,
         )
 
