@@ -46,8 +46,8 @@ def call(*arguments: str) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def refused(*arguments: str) -> dict[str, Any]:
-    return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
+def refused(*arguments: str, code: int = 1) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json", code=code).stderr)["error"]
 
 
 def test_compact_asks_and_a_worker_does_it() -> None:
@@ -123,7 +123,7 @@ def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
         "compact", "policy", "set", "user_123", "--threshold", "0.7", "--budget", "8000", "--disabled"
     )
     assert (found["policy"]["threshold"], found["policy"]["enabled"]) == (0.7, False)
-    assert found["levels"]["budget"] == "context"
+    assert found["levels"]["budget"] == "session"
     found = call(
         "compact", "policy", "set", "user_123", "--for-namespace", "--recent", "3", "--reset", "budget"
     )
@@ -137,11 +137,53 @@ def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
 
 
 def test_a_wrong_policy_is_refused() -> None:
-    assert refused("compact", "policy", "set", "user_123", "--threshold", "2")["field"] == "threshold"
-    assert refused("compact", "policy", "set", "user_123", "--reset", "nonsense")["field"] == "nonsense"
-    assert refused("compact", "policy", "set", "user_123")["field"] == "policy"
-    assert refused("compact", "policy", "set", "user_123", "--hold")["field"] == "retention"
+    change = ("compact", "policy", "set", "user_123")
+    assert "'--threshold': '2' must be at most 1.0" in refused(*change, "--threshold", "2", code=2)["message"]
+    assert "'--budget': '0' must be at least 1" in refused(*change, "--budget", "0", code=2)["message"]
+    assert "'nonsense' is not one of threshold" in refused(*change, "--reset", "nonsense", code=2)["message"]
+    assert refused(*change)["field"] == "policy"
+    assert refused(*change, "--hold", code=2)["field"] == "hold"
     assert call("compact", "policy", "get", "user_123")["policy"]["threshold"] == 0.8
+
+
+def test_a_hold_and_a_retention_are_shown_where_policies_are() -> None:
+    set_policy = ("compact", "policy", "set", "user_123")
+    changed = call(*set_policy, "--for-namespace", "--hold", "--retention", "100", "--recent", "3")
+    assert (changed["namespace"], "session" in changed) == ("default", False)
+    assert (changed["policy"]["legal_hold"], changed["policy"]["retention_seconds"]) == (True, 100)
+    run(*set_policy, "--recent", "4")
+    shown = call("compact", "policy", "get", "user_123")
+    assert (shown["policy"]["legal_hold"], shown["levels"]["legal_hold"]) == (True, "namespace")
+    assert (shown["policy"]["preserve_recent_count"], shown["levels"]["preserve_recent_count"]) == (
+        4,
+        "session",
+    )
+    namespace = call(*set_policy, "--for-namespace", "--keep", "0.5")
+    assert namespace["policy"]["preserve_recent_count"] == 3, "that of the namespace, not of the session"
+    table = run("compact", "policy", "get", "user_123").stdout.splitlines()
+    assert ["legal_hold", "true", "namespace"] in [line.split() for line in table]
+    (row,) = call("sessions")["sessions"]
+    assert (row["legal_hold"], row["retention_seconds"]) == (True, 100)
+    assert "legal hold" in run("sessions").stdout
+    stats = call("sessions", "stats", "user_123")
+    assert (stats["legal_hold"], stats["retention_seconds"]) == (True, 100)
+    run(*set_policy, "--for-namespace", "--no-hold")
+    assert call("compact", "policy", "get", "user_123")["policy"]["legal_hold"] is False
+    assert "legal hold" not in run("sessions").stdout
+
+
+def test_a_hold_on_one_session_is_shown_for_that_session() -> None:
+    run("add", "other", "user", "Hello.")
+
+    async def hold() -> None:
+        async with open_storage(os.environ["ACMS_DB"]) as storage:
+            context = await storage.context("user_123", namespace="default")
+            await storage.settings(context.id, {"legal_hold": True}, rev=context.settings_rev)
+
+    asyncio.run(hold())
+    assert call("compact", "policy", "get", "user_123")["levels"]["legal_hold"] == "session"
+    held = {row["session"]: row["legal_hold"] for row in call("sessions")["sessions"]}
+    assert held == {"user_123": True, "other": False}
 
 
 def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
@@ -161,5 +203,5 @@ def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
     assert asyncio.run(read())[policy_levels.RETENTION] == 1, "half a second is not at once"
     assert (
         "must be a number of seconds"
-        in run("compact", "policy", "set", "user_123", "--for-namespace", "--retention", "inf", code=1).stderr
+        in run("compact", "policy", "set", "user_123", "--for-namespace", "--retention", "inf", code=2).stderr
     )

@@ -67,7 +67,6 @@ def stretch_versions(found: Stretch) -> list[int]:
         ({"budget": 100}, 500, 10, True),
         ({"budget": 100, "enabled": False}, 500, 500, False),
         ({"budget": None}, 10**9, 10**9, False),
-        ({"budget": 0}, 10, 10, False),
     ],
 )
 def test_an_append_asks_when_the_threshold_is_reached_and_the_log_has_grown(

@@ -17,7 +17,9 @@ from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.log import policy as policy_levels
 from acms.log.in_force import preview_text
-from acms.log.policy import ResolvedPolicy
+from acms.log.policy import ContentRules, ResolvedPolicy
+from acms.model import Context
+from acms.ports import StorageBackend
 from acms.results import Compaction
 
 compactions = create_group("compact", "Replace the older part of a log with a summary.", default="run")
@@ -155,42 +157,90 @@ POLICY = (
 )
 
 
-def _write_policy(shell: Shell, session: str, resolved: ResolvedPolicy) -> None:
-    values = resolved.policy.to_json()
+def _write_policy(
+    shell: Shell, target: Mapping[str, str], resolved: ResolvedPolicy, rules: ContentRules
+) -> None:
+    """Write a policy with its retention and legal hold; `target` names the session or the namespace."""
+    values = {
+        **resolved.policy.to_json(),
+        policy_levels.RETENTION: rules.retention_seconds,
+        policy_levels.HOLD: rules.legal_hold,
+    }
+    levels: dict[str, str] = {}
+    for name, level in {**resolved.levels, **rules.levels}.items():
+        levels[name] = "session" if level == "context" else level
     rows: list[tuple[str, str, str]] = []
     for name, value in values.items():
         text = "" if value is None else str(value).lower()
-        rows.append((name, text, resolved.levels[name]))
-    result = {"session": session, "policy": values, "levels": resolved.levels}
-    shell.show_list(result, POLICY, rows)
+        rows.append((name, text, levels[name]))
+    shell.show_list({**target, "policy": values, "levels": levels}, POLICY, rows)
 
 
 @define_command("get", "acms compact policy get user_123", home=policy)
 async def show_policy(shell: Shell, session: Session) -> None:
-    """Show the policy of a session, and the level that sets each field."""
-    async with shell.open_session(session) as reader:
-        resolved = await reader.policy()
-    _write_policy(shell, session, resolved)
+    """Show the policy of a session, and the level that sets each field.
+
+    Includes the retention and the legal hold of its namespace.
+    """
+    async with shell.open_store() as storage:
+        context = await shell.find_session(storage, session)
+        resolved, rules = await _resolve_policy(storage, context.namespace, context)
+    _write_policy(shell, {"session": session}, resolved, rules)
+
+
+async def _resolve_policy(
+    storage: StorageBackend, namespace: str, context: Context | None = None
+) -> tuple[ResolvedPolicy, ContentRules]:
+    """Return the policy and the content rules of a session, or of a namespace without `context`."""
+    config = ACMSConfig.from_env()
+    resolved = await policy_levels.resolve_policy(
+        storage, context and context.id, namespace=namespace, service=config.compaction
+    )
+    rules = await policy_levels.resolve_content_rules(
+        storage,
+        namespace=namespace,
+        service_retention=config.retention_seconds,
+        settings={} if context is None else context.settings,
+    )
+    return resolved, rules
 
 
 ThresholdOption = Annotated[
     float | None,
-    typer.Option("--threshold", metavar="SHARE", help="Share of the budget that triggers compaction."),
+    typer.Option(
+        "--threshold", min=0, max=1, metavar="SHARE", help="Share of the budget that triggers compaction."
+    ),
 ]
-RecentOption = Annotated[int | None, typer.Option("--recent", metavar="N", help="Newest messages to keep.")]
+RecentOption = Annotated[
+    int | None, typer.Option("--recent", min=0, metavar="N", help="Newest messages to keep.")
+]
 EnabledOption = Annotated[
     bool | None, typer.Option("--enabled/--disabled", help="Whether appends may request a compaction.")
 ]
 BudgetOption = Annotated[
-    int | None, typer.Option("--budget", metavar="N", help="Token limit of the active log.")
+    int | None, typer.Option("--budget", min=1, metavar="N", help="Token limit of the active log.")
 ]
 KeepOption = Annotated[
-    float | None, typer.Option("--keep", metavar="SHARE", help="Share of the tokens to keep verbatim.")
+    float | None,
+    typer.Option("--keep", min=0, max=1, metavar="SHARE", help="Share of the tokens to keep verbatim."),
 ]
-TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="Token budget of a summary.")]
+TokensOption = Annotated[
+    int | None, typer.Option("--tokens", min=1, metavar="N", help="Token budget of a summary.")
+]
+
+
+def _check_fields(fields: list[str] | None) -> list[str] | None:
+    for field in fields or ():
+        if field not in policy_levels.FIELDS:
+            raise typer.BadParameter(f"{field!r} is not one of {', '.join(policy_levels.FIELDS)}")
+    return fields
+
+
 ResetOption = Annotated[
     list[str] | None,
-    typer.Option("--reset", metavar="FIELD", help="Inherit this field again; repeatable."),
+    typer.Option(
+        "--reset", metavar="FIELD", callback=_check_fields, help="Inherit this field again; repeatable."
+    ),
 ]
 RetentionOption = Annotated[
     float | None,
@@ -225,7 +275,10 @@ async def set_policy(
     hold: HoldOption = None,
     for_namespace: WholeOption = False,
 ) -> None:
-    """Change the policy of a session or its namespace."""
+    """Change the policy of a session or its namespace.
+
+    Prints the new policy: that of the session, or with --for-namespace that of the namespace.
+    """
     changes = _drop_unset(
         threshold=threshold,
         preserve_recent_count=recent,
@@ -236,7 +289,16 @@ async def set_policy(
     )
     change = _PolicyChange(changes | dict.fromkeys(reset or ()), retention, hold, for_namespace)
     change.check()
-    _write_policy(shell, session, await change.apply(shell, session))
+    async with shell.open_store() as storage:
+        context = await shell.find_session(storage, session)
+        await change.apply(storage, context)
+        if for_namespace:
+            target = {"namespace": context.namespace}
+            resolved, rules = await _resolve_policy(storage, context.namespace)
+        else:
+            target = {"session": session}
+            resolved, rules = await _resolve_policy(storage, context.namespace, context)
+    _write_policy(shell, target, resolved, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,23 +319,19 @@ class _PolicyChange:
             )
         if not self.whole_namespace and limits:
             raise ValidationError(
-                "is a matter of the whole namespace", field="retention", options=("--for-namespace",)
+                "is a matter of the whole namespace",
+                field="retention" if self.hold is None else "hold",
+                options=("--for-namespace",),
             )
 
-    async def apply(self, shell: Shell, session: str) -> ResolvedPolicy:
-        """Apply the changes and return the new policy of the session."""
-        service, namespace = ACMSConfig.from_env().compaction, shell.namespace
-        async with shell.open_store() as storage:
-            context = await shell.find_session(storage, session)
-            if not self.whole_namespace:
-                return await policy_levels.change_context_policy(
-                    storage, context.id, self.fields, service=service
-                )
-            await policy_levels.change_namespace(storage, namespace, self.fields)
-            if self.retention is not None:
-                await policy_levels.set_retention(storage, namespace, self.retention)
-            if self.hold is not None:
-                await policy_levels.set_hold(storage, namespace, self.hold)
-            return await policy_levels.resolve_policy(
-                storage, context.id, namespace=namespace, service=service
-            )
+    async def apply(self, storage: StorageBackend, context: Context) -> None:
+        """Apply the changes to a session, or to its namespace."""
+        if not self.whole_namespace:
+            service = ACMSConfig.from_env().compaction
+            await policy_levels.change_context_policy(storage, context.id, self.fields, service=service)
+            return
+        await policy_levels.change_namespace(storage, context.namespace, self.fields)
+        if self.retention is not None:
+            await policy_levels.set_retention(storage, context.namespace, self.retention)
+        if self.hold is not None:
+            await policy_levels.set_hold(storage, context.namespace, self.hold)

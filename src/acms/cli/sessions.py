@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -15,26 +14,31 @@ from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
 from acms.cli.base import At, Full, Session, Shell, Yes, create_group, define_command
 from acms.cli.render import Column, count_noun
+from acms.config import ACMSConfig
+from acms.log import policy
 from acms.log.in_force import preview_text
+from acms.log.policy import ContentRules
+from acms.ports import StorageBackend
 from acms.results import ContextInfo
 
 sessions = create_group("sessions", "List the sessions; show statistics and episodes of one.", default="list")
 
 
-def _describe_session(session: ContextInfo) -> str:
-    labels = [f"#{label}" for label in session.labels]
-    return " ".join([session.name or "", *labels]).strip()
+def _describe_session(session: Mapping[str, Any]) -> str:
+    labels = [f"#{label}" for label in session["labels"]]
+    return " ".join([session["name"] or "", *labels]).strip()
 
 
 SESSIONS = (
-    Column("session", "cyan", wide=True, value="key"),
-    Column("messages", align_right=True, value="message_count"),
-    Column("tokens", align_right=True, value="total_tokens"),
+    Column("session", "cyan", wide=True),
+    Column("messages", align_right=True),
+    Column("tokens", align_right=True),
     Column("about", value=_describe_session),
     Column("namespace", "magenta"),
     Column("created", "dim", value="created_at"),
     Column("id"),
 )
+HELD = Column("legal hold", "yellow", value=lambda session: "yes" if session["legal_hold"] else "")
 
 
 def _parse_filter_value(text: str) -> Any:
@@ -97,20 +101,39 @@ async def list_sessions(
         page = await storage.sessions(
             namespace=None if everywhere else shell.namespace, where=filters, after=after, limit=limit
         )
+        rows = await _session_rows(storage, page.sessions)
 
     def draw() -> None:
         none = "no sessions like that" if filters else "no sessions"
         if not everywhere:
             none = f"{none} in namespace {shell.namespace!r}; see acms sessions --all"
-        shell.list(SESSIONS, page.sessions, none=none)
+        is_any_held = any(row["legal_hold"] for row in rows)
+        columns = (*SESSIONS[:4], HELD, *SESSIONS[4:]) if is_any_held else SESSIONS
+        shell.list(columns, rows, none=none)
         if page.next_after is not None:
             shell.line(f"more: --after {page.next_after}", "dim")
 
-    rows = [_session_json(session) for session in page.sessions]
     shell.show({"sessions": rows, "next_after": page.next_after}, draw)
 
 
-def _session_json(session: ContextInfo) -> dict[str, Any]:
+async def _session_rows(storage: StorageBackend, sessions: Sequence[ContextInfo]) -> list[dict[str, Any]]:
+    """Return the fields of sessions, with the retention and legal hold of each."""
+    retention = ACMSConfig.from_env().retention_seconds
+    rules_by_namespace: dict[str, ContentRules] = {}
+    held_ids: set[str] = set()
+    for namespace in sorted({session.namespace for session in sessions}):
+        rules_by_namespace[namespace] = await policy.resolve_content_rules(
+            storage, namespace=namespace, service_retention=retention
+        )
+        held_ids |= await policy.find_held_contexts(storage, namespace)
+    rows: list[dict[str, Any]] = []
+    for session in sessions:
+        rules = rules_by_namespace[session.namespace]
+        rows.append(_session_json(session, rules, legal_hold=rules.legal_hold or session.id in held_ids))
+    return rows
+
+
+def _session_json(session: ContextInfo, rules: ContentRules, *, legal_hold: bool) -> dict[str, Any]:
     return {
         "session": session.key,
         "id": session.id,
@@ -123,6 +146,8 @@ def _session_json(session: ContextInfo) -> dict[str, Any]:
         "tokens": session.total_tokens,
         "created_at": session.created_at,
         "parent": session.parent_id,
+        "retention_seconds": rules.retention_seconds,
+        "legal_hold": legal_hold,
     }
 
 
@@ -130,16 +155,24 @@ def _session_json(session: ContextInfo) -> dict[str, Any]:
 async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
     """Show the statistics of a session.
 
-    Counts all entries, and the active ones.
+    Counts all entries, and the active ones. The retention and the legal hold are those of now.
     """
     async with shell.open_view(session, at) as view:
+        context = await shell.find_session(view.storage, session)
+        rules = await policy.resolve_content_rules(
+            view.storage,
+            namespace=context.namespace,
+            service_retention=ACMSConfig.from_env().retention_seconds,
+            settings=context.settings,
+        )
         stats = render.to_json_value(await view.get_session_stats())
+    stats |= {"retention_seconds": rules.retention_seconds, "legal_hold": rules.legal_hold}
     shell.show_list(stats, STATS, stats.items())
 
 
 STATS = (
     Column("name", "magenta", value=lambda row: row[0].replace("_", " ")),
-    Column("value", value=itemgetter(1)),
+    Column("value", value=lambda row: str(row[1]).lower() if isinstance(row[1], bool) else row[1]),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from acms.branches.export import PAGE, read_pages
 from acms.branches.forks import COLLECT_AFTER, find_context, list_contexts
 from acms.erasure import proof
-from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
+from acms.errors import ACMSError, EntryNotFoundError, SessionNotFoundError, ValidationError
 from acms.facts.statements import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
@@ -341,11 +341,7 @@ class _Erasing:
             inherits = any(owner in oldest and oldest[owner] <= last for owner, last in context.lineage)
             if inherits or context.id in oldest:
                 readers.append(context)
-        hold = await _find_legal_hold(self._storage, readers)
-        if hold is not None:
-            raise LegalHoldError(
-                f"{hold} is under legal hold: nothing was erased", options=("lift the hold first",)
-            )
+        await policy.refuse_under_hold(self._storage, readers)
 
     async def _remember_texts(self, links: Sequence[Link]) -> None:
         """Keep the texts to be erased, to search for them afterwards."""
@@ -630,19 +626,6 @@ def _owner_of_version(context: Context, version: int) -> str:
     return split_segments(context.id, context.lineage, version, version)[0][0]
 
 
-async def _find_legal_hold(storage: StorageBackend, contexts: Iterable[Context]) -> str | None:
-    """Describe the first of some contexts or their namespaces that is under legal hold, or return None."""
-    namespaces: set[str] = set()
-    for context in contexts:
-        if context.settings.get(policy.HOLD):
-            return f"the context {context.id}"
-        namespaces.add(context.namespace)
-    for namespace in sorted(namespaces):
-        if (await policy.namespace_settings(storage, namespace)).get(policy.HOLD):
-            return f"the namespace {namespace!r}"
-    return None
-
-
 def _split_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), PAGE):
         yield items[start : start + PAGE]
@@ -677,9 +660,9 @@ async def expire_messages(
         return Done(reason="its summary is no longer in force")
     tree = await list_contexts(storage, ContextQuery(root=context.root, deleted=True))
     readers = [member for member in tree if member.id == context.id or member.deleted_at is None]
-    hold = await _find_legal_hold(storage, readers)
+    hold = await policy.find_legal_hold(storage, readers)
     if hold is not None:
-        return Retry(error=f"{hold} is under legal hold", not_before=now + LOOK_AGAIN)
+        return Retry(error=policy.describe_hold(hold), not_before=now + LOOK_AGAIN)
     return await _blank_expired_messages(storage, context, summary, readers, now, float(seconds))
 
 
@@ -779,9 +762,9 @@ async def collect_deleted_entries(
     if now < context.deleted_at + COLLECT_AFTER:
         return Retry(error="it can still be brought back", not_before=context.deleted_at + COLLECT_AFTER)
     tree = await list_contexts(storage, ContextQuery(root=context.root, deleted=True))
-    hold = await _find_legal_hold(storage, tree)
+    hold = await policy.find_legal_hold(storage, tree)
     if hold is not None:
-        return Retry(error=f"{hold} is under legal hold", not_before=now + LOOK_AGAIN)
+        return Retry(error=policy.describe_hold(hold), not_before=now + LOOK_AGAIN)
     # The newest version of each context that a live context reads.
     last_read_version: dict[str, int] = {}
     for reader in tree:

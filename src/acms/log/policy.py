@@ -6,16 +6,18 @@ over one of the service (decision 11). Appends and explicit calls apply it; read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from math import ceil, isfinite
+from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
-from acms.errors import ConflictError, SessionNotFoundError, ValidationError
+from acms.errors import ConflictError, LegalHoldError, SessionNotFoundError, ValidationError
 from acms.log import validation
 from acms.log.validation import NAMESPACE, validate_budget, validate_fraction, validate_integer
-from acms.model import Context, ContextDraft, Json
+from acms.model import Context, ContextDraft, ContextQuery, Json
 from acms.ports import StorageBackend
 
 LEVELS = ("service", "namespace", "context")
@@ -47,7 +49,7 @@ class CompactionPolicy:
         validation.require_flag(self.enabled, "enabled")
         validate_fraction(self.keep, "keep")
         if self.budget is not None:
-            validate_budget(self.budget, "budget")
+            validate_budget(self.budget, "budget", minimum=1)
         if self.summary_tokens is not None:
             validate_integer(self.summary_tokens, "summary_tokens", minimum=1)
         validate_integer(self.smallest_prompt, "smallest_prompt", minimum=1)
@@ -108,7 +110,7 @@ def is_compaction_due(policy: CompactionPolicy, active_tokens: int, added_tokens
     `added_tokens` were added since the last request. A log that cannot be made shorter requests a compaction again when
     it has grown by a tenth of the budget, and not with every message.
     """
-    if not policy.enabled or not policy.budget:
+    if not policy.enabled or policy.budget is None:
         return False
     return active_tokens >= policy.threshold * policy.budget and added_tokens >= 0.1 * policy.budget
 
@@ -173,6 +175,90 @@ async def set_private(storage: StorageBackend, context: str, private: bool) -> C
     """Hide the messages of a session from the other sessions of its namespace, or share them again."""
     validation.require_flag(private, PRIVATE)
     return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentRules:
+    """Whether the content of a session expires, and whether it may be erased."""
+
+    #: Seconds after which the content behind a summary is deleted; None: never.
+    retention_seconds: float | None
+    #: Whether a legal hold forbids that content is erased or expires.
+    legal_hold: bool
+    #: Field → "service", "namespace" or "context".
+    levels: Mapping[str, str]
+
+
+async def resolve_content_rules(
+    storage: StorageBackend,
+    *,
+    namespace: str,
+    service_retention: float | None,
+    settings: Mapping[str, Json] = MappingProxyType({}),
+) -> ContentRules:
+    """Return the retention and the legal hold of a session from its settings, or those of a namespace."""
+    shared = await namespace_settings(storage, namespace)
+    retention_level = LEVELS[1] if RETENTION in shared else LEVELS[0]
+    hold_level = LEVELS[0]
+    if shared.get(HOLD):
+        hold_level = LEVELS[1]
+    elif settings.get(HOLD):
+        hold_level = LEVELS[2]
+    return ContentRules(
+        retention_seconds=shared.get(RETENTION, service_retention),
+        legal_hold=hold_level != LEVELS[0],
+        levels={RETENTION: retention_level, HOLD: hold_level},
+    )
+
+
+async def refuse_under_hold(storage: StorageBackend, contexts: Iterable[Context]) -> None:
+    """Raise `LegalHoldError` if one of some contexts, or the namespace of one, is under legal hold."""
+    held = await find_legal_hold(storage, contexts)
+    if held is None:
+        return
+    context, level = held
+    options: tuple[str, ...] = ()
+    if level == LEVELS[1]:
+        name = context.key if context.key and not context.key.startswith("@") else context.id
+        command = ["acms", "compact", "policy", "set", name, "--for-namespace", "--no-hold"]
+        if context.namespace != validation.UNNAMED:
+            command += ["--namespace", context.namespace]
+        options = (f"{shlex.join(command)} lifts it",)
+    raise LegalHoldError(f"{describe_hold(held)}: nothing was erased", options=options)
+
+
+async def find_legal_hold(storage: StorageBackend, contexts: Iterable[Context]) -> tuple[Context, str] | None:
+    """Return the first of some contexts that is under legal hold and the level of the hold, or None."""
+    by_namespace: dict[str, Context] = {}
+    for context in contexts:
+        if context.settings.get(HOLD):
+            return context, LEVELS[2]
+        by_namespace.setdefault(context.namespace, context)
+    for namespace, context in sorted(by_namespace.items()):
+        if (await namespace_settings(storage, namespace)).get(HOLD):
+            return context, LEVELS[1]
+    return None
+
+
+async def find_held_contexts(storage: StorageBackend, namespace: str) -> set[str]:
+    """Return the ids of the contexts of a namespace that are under a legal hold of their own."""
+    held_ids: set[str] = set()
+    cursor: str | None = None
+    while True:
+        query = ContextQuery(namespace=namespace, where={HOLD: True}, after=cursor, limit=500)
+        page = await storage.contexts(query)
+        held_ids.update(context.id for context in page.items)
+        if page.next_after is None:
+            return held_ids
+        cursor = page.next_after
+
+
+def describe_hold(held: tuple[Context, str]) -> str:
+    """Return the text that says what is under legal hold."""
+    context, level = held
+    if level == LEVELS[1]:
+        return f"the namespace {context.namespace!r} is under legal hold"
+    return f"the context {context.id} is under legal hold"
 
 
 async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping[str, Json]:

@@ -249,14 +249,15 @@ def validate_labels(values: Iterable[str], field: str = "labels") -> tuple[str, 
     return labels
 
 
-def validate_budget(value: object, field: str = "token_budget") -> int:
-    """Return a token budget: a whole number, 0 or more."""
+def validate_budget(value: object, field: str = "token_budget", *, minimum: int = 0) -> int:
+    """Return a token budget: a whole number, `minimum` or more."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
     if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
         raise ValidationError(f"must be a whole number, not {value}", field=field)
-    if value < 0:
-        raise ValidationError(f"must not be negative, was {value}", field=field)
+    if value < minimum:
+        limit = f"must be at least {minimum}" if minimum else "must not be negative"
+        raise ValidationError(f"{limit}, was {value}", field=field)
     if value > BUDGET:
         raise ValidationError(f"must be at most {BUDGET}", field=field)
     return int(value)
