@@ -25,7 +25,7 @@ from acms.model import Context, Entry, Json
 from acms.ports import Progress, StorageBackend
 from acms.storage import append_rules
 
-__all__ = ["check_exports", "restore", "split_exports", "write_export"]
+__all__ = ["check_exports", "make_rereadable", "restore", "split_exports", "write_export"]
 
 T = TypeVar("T")
 Lines = Iterator[tuple[int, str]]
@@ -52,13 +52,13 @@ async def restore(
     before, and for missing lines at the end; and `ConflictError` if another log has the id or the key, or if the parent
     of a fork is not in the store.
     """
-    async with _make_rereadable(lines, name) as read_lines:
+    async with make_rereadable(lines, name) as read_lines:
         await check_exports(storage, [read_lines()], name)
         return await write_export(storage, read_lines(), name, progress=progress)
 
 
 @asynccontextmanager
-async def _make_rereadable(
+async def make_rereadable(
     lines: Path | Iterable[str] | AsyncIterable[str], name: str
 ) -> AsyncGenerator[Callable[[], Lines]]:
     """Return a function that reads lines from the start: from their file, or from a temporary copy."""
@@ -153,7 +153,8 @@ async def _check_parent(
     parent = checked_contexts.get(context.parent) or await find_context(storage, context.parent)
     if parent is None:
         raise ConflictError(
-            f"{header}: the parent {context.parent} is not here", options=("restore it first",)
+            f"{header}: the parent {context.parent} is not here",
+            options=(f"restore the export of {context.parent} first",),
         )
     fork = context.fork or 0
     inherited = (parent.root, parent.namespace, append_rules.lineage_of_fork(parent.id, parent.lineage, fork))
@@ -176,7 +177,7 @@ def _check_batch(batch: Batch, chain: bytes | None, version: int, name: str) -> 
     for problem_version, problem in encoding.verify_chain(entries, head=chain or b"", version=version):
         if chain is not None or "chain" not in problem:
             line = line_of.get(problem_version, batch[0][0])
-            raise CorruptRecordError(f"line {line} of the {name}, version {problem_version}: {problem}")
+            raise CorruptRecordError(f"line {line} of {name}, version {problem_version}: {problem}")
 
 
 def _refuse_instructions(batch: Batch, name: str) -> None:
@@ -215,9 +216,9 @@ class _Reader:
         self._progress = progress
         number, line = next(lines, (0, ""))
         if not line:
-            raise CorruptRecordError(f"the {name} is empty")
+            raise CorruptRecordError(f"{name} is empty")
         #: The position of the header, for errors.
-        self.header = f"line {number} of the {name}"
+        self.header = f"line {number} of {name}"
         #: The last version and chain value of the log, if the header says them.
         self.context, self._end = self._parse(number, line, _parse_header)
         with limits.locate_errors(f"{self._name}:{number}"):
@@ -268,7 +269,7 @@ class _Reader:
             has_own_entries = end_version > self._start
             if has_own_entries and self._last != self._end:
                 raise CorruptRecordError(
-                    f"the {self._name} ends at version {last_version} of {end_version}",
+                    f"{self._name} ends at version {last_version} of {end_version}",
                     options=("export again, and restore that file",),
                 )
         self._end = None
@@ -282,7 +283,7 @@ class _Reader:
 
     def _count(self, number: int, entry: Entry) -> None:
         """Raise `CorruptRecordError` for an entry of another context, or one that does not follow the one before."""
-        position = f"line {number} of the {self._name}"
+        position = f"line {number} of {self._name}"
         if entry.context != self.context.id:
             raise CorruptRecordError(
                 f"{position}: version {entry.version} does not belong to {self.context.id}"
@@ -294,7 +295,7 @@ class _Reader:
 
     def _parse(self, number: int, line: str, parse: Callable[[dict[str, Json]], T]) -> T:
         """Parse the object of a line; `CorruptRecordError` names the line."""
-        position = f"line {number} of the {self._name}"
+        position = f"line {number} of {self._name}"
         try:
             value = limits.parse_json(line, f"{self._name}:{number}", parse_constant=_refuse_constant)
         except ValueError as error:

@@ -14,23 +14,17 @@ import typer
 from acms.branches import copying, limits, restoring
 from acms.branches import export as transfer
 from acms.branches import witness as witnesses
+from acms.branches.forks import find_context
 from acms.cli import render
-from acms.cli.base import (
-    File,
-    Session,
-    Shell,
-    allow_interrupt,
-    define_command,
-    iterate_contexts,
-    open_store,
-    parse_store,
-    write_file,
-)
+from acms.cli.base import File, Session, Shell, allow_interrupt, define_command, iterate_contexts, write_file
+from acms.cli.hints import given_store, keep_store
 from acms.cli.render import Screen, count_noun
-from acms.errors import ACMSError, ConfigurationError
+from acms.cli.stores import open_store, parse_store
+from acms.errors import ACMSError, ConfigurationError, CorruptRecordError
 from acms.log import validation
 from acms.model import Context
 from acms.ports import HasBackup, HasIntegrity, StorageBackend
+from acms.storage import open_storage
 
 _BACKUPS = (
     "of a PostgreSQL database: pg_dump, or pg_basebackup with archived WAL",
@@ -39,6 +33,8 @@ _BACKUPS = (
 )
 
 
+LISTED = 20
+"""Sessions without problems that `verify` names: a few lines of a terminal."""
 STDIN = "stdin"
 """Name of stdin in errors."""
 
@@ -64,20 +60,38 @@ async def restore_session(shell: Shell, file: File) -> None:
     from_stdin = file.name == "-"
     lines = _read_stdin_lines() if from_stdin else file
     source = STDIN if from_stdin else file.name
-    async with shell.open_store(write=True) as storage:
-        with shell.progress("restoring") as report:
-            context = await restoring.restore(storage, lines, name=source, progress=report)
-        head = await storage.head(context.id)
+    async with restoring.make_rereadable(lines, source) as read_lines:
+        if not await shell.has_store():  # a refused file must not create one
+            async with open_storage("memory://") as empty_store:
+                await restoring.check_exports(empty_store, [read_lines()], source)
+        async with shell.open_store(write=True) as storage:
+            checked, *_ = await restoring.check_exports(storage, [read_lines()], source)
+            previous = await _stored_version(storage, checked)
+            with shell.progress("restoring") as report:
+                context = await restoring.write_export(storage, read_lines(), source, progress=report)
+            head = await storage.head(context.id)
     value = {
         "session": context.key,
         "id": context.id,
         "namespace": context.namespace,
         "version": head.version,
+        "restored": head.version - previous,
         "messages": head.messages,
         "chain_hash": head.chain,
     }
     name = context.key or context.id
-    shell.show_line(value, f"{name}: restored up to version {head.version:,}")
+    message = f"{name}: restored up to version {head.version:,}"
+    if head.version == previous:
+        message = (
+            f"{name}: nothing to restore, the store has all of {source}; the log is at version {previous:,}"
+        )
+    shell.show_line(value, message)
+
+
+async def _stored_version(storage: StorageBackend, context: Context) -> int:
+    """Return the newest stored version of a context, or the version of its fork if it is not stored."""
+    stored = await find_context(storage, context.id)
+    return (context.fork or 0) if stored is None else (await storage.head(stored.id)).version
 
 
 REQUESTS = {
@@ -145,9 +159,18 @@ async def export_session(
                 sys.stdout.write(line)
 
 
+def _take_source(stores: list[str]) -> list[str]:
+    """Let hints name the store that is copied."""
+    if len(stores) == 2:
+        given_store.set(stores[0])
+    return stores
+
+
 StoresArgument = Annotated[
     list[str],
-    typer.Argument(metavar="[FROM] TO", help="URLs of two stores; FROM defaults to --db."),
+    typer.Argument(
+        metavar="[FROM] TO", callback=_take_source, help="URLs of two stores; FROM defaults to --db."
+    ),
 ]
 DerivedOption = Annotated[
     bool, typer.Option(help="Copy vectors and other derived rows instead of recomputing them.")
@@ -181,7 +204,11 @@ async def copy_store(
     target = parse_store(stores[-1])
     if source == target:
         raise typer.BadParameter("is the same store twice", param_hint="[FROM] TO")
-    async with open_store(source) as source_store, open_store(target, write=True) as target_store:
+    source_field = "" if len(stores) == 2 else "db"
+    async with (
+        open_store(source, field=source_field) as source_store,
+        open_store(target, write=True, field="") as target_store,
+    ):
         with shell.progress("copying entries") as report:
             copied = await copying.copy(
                 source_store, target_store, derived=derived, verify=verify, progress=report
@@ -199,7 +226,9 @@ async def copy_store(
         if verify and not copied.problems:
             shell.line("both sides are the same, and every hash is right", "green")
 
-    shell.show({"ok": not copied.problems, **render.to_json_value(copied)}, draw)
+    verified = not copied.problems if verify else None
+    value = {"ok": not copied.problems, **render.to_json_value(copied), "verified": verified}
+    shell.show(value, draw)
     return 1 if copied.problems else 0
 
 
@@ -235,10 +264,29 @@ async def verify_hashes(
 ) -> int:
     """Recompute every hash and counter.
 
-    Exits with 1 on a mismatch and prints the session and version. Without SESSION it checks the file and all sessions
-    of all namespaces. It detects sessions whose namespace, name, parent or settings were changed by other programs.
-    With --witness it also detects truncated logs, a file that was rolled back or replaced, and a changed witness.
+    Exits with 1 on a mismatch and prints the session and version, and the sessions without problems. Without SESSION it
+    checks the file and all sessions of all namespaces. It detects sessions whose namespace, name, parent or settings
+    were changed by other programs. With --witness it also detects truncated logs, a file that was rolled back or
+    replaced, and a changed witness.
     """
+    try:
+        store_problems, checked = await _verify_store(shell, session, witness)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(
+            f"{error}; no session can be read", options=("restore the file from a backup",)
+        ) from error
+    count = len(store_problems) + sum(len(result["problems"]) for result in checked)
+    shell.show(
+        {"ok": not count, "sessions": checked, "file": store_problems},
+        lambda: _draw_problems(shell, store_problems, checked, count),
+    )
+    return 1 if count else 0
+
+
+async def _verify_store(
+    shell: Shell, session: str | None, witness: Path | None
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the problems of the store, and each session with its problems."""
     async with shell.open_store() as storage:
         store_problems: list[str] = []
         if session is None and isinstance(storage, HasIntegrity):
@@ -250,13 +298,7 @@ async def verify_hashes(
             contexts = [context async for context in iterate_contexts(storage, None)]
         else:
             contexts = [await shell.find_session(storage, session)]
-        checked = [await _verify_context(shell, storage, context) for context in contexts]
-    count = len(store_problems) + sum(len(result["problems"]) for result in checked)
-    shell.show(
-        {"ok": not count, "sessions": checked, "file": store_problems},
-        lambda: _draw_problems(shell, store_problems, checked, count),
-    )
-    return 1 if count else 0
+        return store_problems, [await _verify_context(shell, storage, context) for context in contexts]
 
 
 async def _verify_context(shell: Shell, storage: StorageBackend, context: Context) -> dict[str, Any]:
@@ -284,6 +326,14 @@ def _draw_problems(
             screen.line(f"{name} {problem}", "red")
     style = "bold red" if count else "green"
     screen.line(f"sessions checked: {len(checked)}, problems: {count}", style)
+    if count:
+        intact = [result["session"] or result["id"] for result in checked if not result["problems"]]
+        names = ", ".join(intact[:LISTED]) or "none"
+        if len(intact) > LISTED:
+            names += f" and {len(intact) - LISTED:,} more (--json has them)"
+        screen.line(f"sessions without problems: {names}")
+        export = keep_store("acms export")
+        screen.line(f"restore the store from a backup, or save those sessions: {export} SESSION > FILE")
 
 
 @define_command("witness", "acms witness /mnt/elsewhere/heads.jsonl", namespace="unused")

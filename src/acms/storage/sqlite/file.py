@@ -26,7 +26,7 @@ from acms.model import Durability, Migration
 from acms.runtime.loops import PerLoop, waiting
 from acms.storage.files import create_file
 from acms.storage.sqlite import schema
-from acms.storage.sqlite.backup import backup_database
+from acms.storage.sqlite.backup import backup_database, check_database
 from acms.storage.sqlite.database import CommitHooks, ErrorTranslation, Function, open_connection
 from acms.storage.sqlite.writer import Port, StoppedError, WriteQueue
 
@@ -400,11 +400,8 @@ class SQLiteFile:
 
         What fails leaves nothing behind.
         """
-        await self.read(lambda source: backup_database(source, Path(to), progress), large=True)
+        await self.read(lambda source: backup_database(source, self.path, Path(to), progress), large=True)
 
     async def integrity(self) -> list[str]:
         """Return the problems that SQLite finds in the file; empty if there are none."""
-        rows = await self.read(
-            lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
-        )
-        return [str(row[0]) for row in rows if row[0] != "ok"]
+        return await self.read(partial(check_database, pragma="integrity_check"), large=True)

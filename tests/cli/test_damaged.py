@@ -1,0 +1,85 @@
+"""Damaged database files: what the commands say of them, and that no backup is made of one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import call, run
+
+SESSIONS = ("one", "two", "three")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A database with three sessions, of which each fills many pages."""
+    chat = tmp_path / "chat.jsonl"
+    messages = [
+        {"role": "user", "content": f"Step {number}: " + "copied a part. " * 40} for number in range(300)
+    ]
+    chat.write_text("\n".join(map(json.dumps, messages)))
+    file = tmp_path / "notes.db"
+    for session in SESSIONS:
+        run("import", str(chat), "--session", session, "--db", str(file))
+    return file
+
+
+def damage_entries(file: Path) -> None:
+    """Overwrite some pages with the texts of one session."""
+    content = bytearray(file.read_bytes())
+    middle = content.find(b"Step 150: ")
+    for offset in range(middle, middle + 8 * 4096):
+        content[offset] = 0xA5
+    file.write_bytes(content)
+
+
+def test_verify_names_the_sessions_that_can_still_be_read(file: Path) -> None:
+    damage_entries(file)
+    result = run("verify", "--db", str(file), code=1)
+    assert "store: " in result.stdout
+    (intact,) = [
+        line for line in result.stdout.splitlines() if line.startswith("sessions without problems: ")
+    ]
+    names = intact.partition(": ")[2].split(", ")
+    assert len(names) == 2
+    assert f"acms export --db {shlex.quote(str(file))} SESSION" in result.stdout
+    for name in names:
+        assert run("export", name, "--db", str(file)).stdout.count("\n") == 301
+    checked = json.loads(run("verify", "--db", str(file), "--json", code=1).stdout)["sessions"]
+    assert {session["session"] for session in checked if not session["problems"]} == set(names)
+
+
+def test_verify_of_a_file_that_cannot_be_opened_names_what_helps(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100_000])
+    error = json.loads(run("verify", "--db", str(file), "--json", code=1).stderr)["error"]
+    assert error["code"] == "CORRUPT_RECORD"
+    assert "no session can be read" in error["message"]
+    assert error["options"] == ["restore the file from a backup"]
+    others = json.loads(run("sessions", "--db", str(file), "--json", code=1).stderr)["error"]["options"]
+    assert others[-1] == f"acms verify --db {shlex.quote(str(file))} lists what is damaged"
+
+
+def test_a_damaged_file_is_not_backed_up(file: Path, tmp_path: Path) -> None:
+    damage_entries(file)
+    target = tmp_path / "copy.db"
+    error = json.loads(run("backup", str(target), "--db", str(file), "--json", code=1).stderr)["error"]
+    assert error["code"] == "CORRUPT_RECORD"
+    assert f"{file} is damaged, so {target} was not written: " in error["message"]
+    assert "\n" not in error["message"]
+    assert list(tmp_path.glob("copy.db*")) == []
+
+
+def test_a_copy_of_a_damaged_file_names_the_command_for_that_file(file: Path, tmp_path: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100_000])
+    stderr = run("copy", str(file), str(tmp_path / "copy.db"), code=1).stderr
+    assert f"try: acms verify --db {shlex.quote(str(file))} lists what is damaged" in stderr
+
+
+def test_a_whole_file_is_backed_up(file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy.db"
+    run("backup", str(target), "--db", str(file))
+    assert list(tmp_path.glob("copy.db*")) == [target]
+    assert call("verify", "--db", str(target))["ok"]
