@@ -254,6 +254,8 @@ async def test_hostile_texts_come_back_as_they_were(session: ACMS, text: str) ->
     [
         ("recall", {}, "query"),
         ("recall", {"query": 7}, "query"),
+        ("recall", {"query": "  "}, "query"),
+        ("why", {"id": "m_1", "query": ""}, "query"),
         ("recall", {"query": "x", "budget": 0}, "budget"),
         ("recall", {"query": "x", "budget": "100"}, "budget"),
         ("recall", {"query": "x", "colour": "red"}, "colour"),

@@ -125,7 +125,7 @@ async def build_question_prompt(
     if name != PROMPT.name:
         raise NotFoundError(f"there is no prompt {name[:256]!r}", options=(PROMPT.name,))
     values: Mapping[str, Any] = arguments or {}
-    if not values.get("question"):
+    if not (values.get("question") or "").strip():
         raise ValidationError("is required", field="question")
     question = validation.validate_text(values["question"], "question")
     items = await memory.session.recall(question)
