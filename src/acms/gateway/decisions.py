@@ -99,7 +99,7 @@ def _describe_request(remembered: Remembered, line: Line) -> dict[str, Any]:
         "line": line.reason,
         "outcome": remembered.outcome,
         "asked": len(request.items),
-        "asked_tokens": 0 if remembered.client_count is None else remembered.client_count.upper_bound,
+        "asked_tokens": None if remembered.client_count is None else remembered.client_count.upper_bound,
         "budget": remembered.budget,
         "not_searched": remembered.not_searched,
     }
