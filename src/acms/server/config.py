@@ -91,7 +91,7 @@ class ServerConfig:
         if self.auth == "off" and not is_loopback_host(self.host):
             raise ConfigurationError(
                 f"{self.host} can be reached from other machines, and no key is required",
-                options=("acms keys create --tenant NAME, and require keys", "--host 127.0.0.1"),
+                options=("--auth required, and acms keys create --tenant NAME", "--host 127.0.0.1"),
             )
         if self.auth == "off" and self.oidc is not None:
             raise ConfigurationError("access tokens are not looked at while auth is 'off': require keys")

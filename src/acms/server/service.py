@@ -13,6 +13,7 @@ from acms.errors import ACMSError, ConfigurationError
 from acms.log.validation import PAGE
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.observability.logging import log_event
+from acms.providers.addresses import is_loopback_host
 from acms.providers.tokens import default_counter
 from acms.server.audit import Audit
 from acms.server.auth import Gate
@@ -73,14 +74,17 @@ class Service:
         elif not await self.keys.any():
             raise ConfigurationError(
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
-                options=(
-                    "acms keys create --tenant NAME, then serve",
-                    "leave --auth out: without keys, only this machine is served",
-                ),
+                options=("acms keys create --tenant NAME, then serve", self._suggest_no_keys()),
             )
         self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))
         if self.config.works:
             self._tasks.append(asyncio.create_task(self._run_due_jobs(), name="acms-server-jobs"))
+
+    def _suggest_no_keys(self) -> str:
+        """Return the option that serves without keys, which only a loopback address may."""
+        if is_loopback_host(self.config.host):
+            return "leave --auth out: without keys, only this machine is served"
+        return "--host 127.0.0.1: on an address of this machine no key is needed"
 
     async def _run_due_jobs(self) -> None:
         """Run jobs that other processes requested, delayed or left unfinished.
