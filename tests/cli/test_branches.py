@@ -39,8 +39,8 @@ def call(*arguments: str) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def refused(*arguments: str) -> dict[str, Any]:
-    return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
+def refused(*arguments: str, code: int = 1) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json", code=code).stderr)["error"]
 
 
 def on_store(work: Callable[[Any], Awaitable[None]]) -> None:
@@ -104,7 +104,7 @@ def test_a_fork_goes_on_from_a_version_or_a_tag() -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_errors_of_forks_and_tags_say_what_to_do() -> None:
     run("tag", "user_123", "early", "2")
-    assert refused("fork", "user_123", "--at", "9")["field"] == "at"
+    assert refused("fork", "user_123", "--at", "9")["code"] == "NOT_FOUND"
     assert refused("fork", "user_123", "--at", "nowhere")["options"] == ["'early' is version 2"]
     assert refused("fork", "user_123", "--as", "user_123")["code"] == "CONFLICT"
     assert refused("fork", "nobody")["code"] == "SESSION_NOT_FOUND"
@@ -131,7 +131,7 @@ def test_tags_are_given_moved_listed_and_taken_off() -> None:
     assert call("tag", "user_123", "early", "2")["tags"] == {"early": 2, "now": 6}
     assert run("tag", "user_123", "now", "early", "--move").stdout == "now is v2\n"
     assert run("tag", "user_123").stdout.split() == ["tag", "version", "early", "v2", "now", "v2"]
-    assert run("tag", "user_123", "now", "--delete").stdout == "now is off\n"
+    assert run("tag", "user_123", "now", "--delete").stdout == "the tag now is deleted\n"
     assert call("tag", "user_123")["tags"] == {"early": 2}
 
 
@@ -144,7 +144,7 @@ def test_reading_commands_take_a_tag_for_a_version(command: str) -> None:
     named = command.replace("SESSION", "user_123").split()
     assert call(*named, "--at", "early") == call(*named, "--at", "2")
     assert refused(*named, "--at", "nowhere")["code"] == "NOT_FOUND"
-    assert refused(*named, "--at", "7")["code"] == "VALIDATION"
+    assert refused(*named, "--at", "7")["code"] == "NOT_FOUND"
     run(*named, "--at", "-1", code=2)
 
 
@@ -178,8 +178,13 @@ def test_a_difference_is_shown_in_words_and_as_json() -> None:
     assert call("diff", "user_123@3") == found
     assert call("diff", "user_123")["different"] is False
     assert refused("diff", "user_123", "nobody")["code"] == "SESSION_NOT_FOUND"
-    assert refused("diff", "user_123@9", "what-if")["code"] == "VALIDATION"
-    assert refused("diff", "user_123@3", "what-if", "--at", "2")["field"] == "at"
+    error = refused("diff", "user_123@9", "what-if")
+    assert (error["code"], error["message"]) == (
+        "NOT_FOUND",
+        "the log ends at version 6, 9 does not exist yet",
+    )
+    assert refused("sessions", "at", "user_123", "9")["message"] == error["message"]
+    assert refused("diff", "user_123@3", "what-if", "--at", "2", code=2)["field"] == "at"
 
 
 def test_a_session_whose_name_has_an_at_sign_can_be_compared() -> None:

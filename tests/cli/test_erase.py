@@ -160,7 +160,7 @@ def test_what_is_not_one_clear_wish_is_wrong_usage(
     [
         (("--actor", "*"), "VALIDATION", "actor"),
         (("--actor", ""), "VALIDATION", "actor"),
-        (("--namespace-all", " "), "VALIDATION", "namespace"),
+        (("--namespace-all", " "), "VALIDATION", "namespace_all"),
         (("user_123", "--message", ""), "VALIDATION", "ids"),
         (("user_123", "--message", "m_0000000000000000_1_000000"), "ENTRY_NOT_FOUND", None),
         (("nobody", "--all"), "SESSION_NOT_FOUND", None),
@@ -170,7 +170,9 @@ def test_t39_what_names_nobody_erases_nothing(
     db: str, ids: dict[str, str], arguments: tuple[str, ...], code: str, field: str | None
 ) -> None:
     before = run("export", "user_123", "--db", db).stdout
-    error = json.loads(run("erase", *arguments, "--yes", "--json", "--db", db, code=1).stderr)["error"]
+    exit_code = 2 if field in ("actor", "namespace_all") else 1
+    reply = run("erase", *arguments, "--yes", "--json", "--db", db, code=exit_code)
+    error = json.loads(reply.stderr)["error"]
     assert (error["code"], error.get("field")) == (code, field)
     assert run("export", "user_123", "--db", db).stdout == before
 
@@ -186,6 +188,12 @@ def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
     ]
     assert error["code"] == "LEGAL_HOLD"
     assert said(db)[0] == SECRET
+    (hint,) = error["options"]
+    command = hint.removesuffix(" lifts it")
+    assert command.startswith("acms compact policy set --db ")
+    assert command.endswith(" user_123 --for-namespace --no-hold")
+    run("compact", "policy", "set", "user_123", "--for-namespace", "--no-hold", "--db", db)
+    run("erase", "user_123", "--all", "--yes", "--db", db)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
@@ -258,11 +266,11 @@ def test_the_namespace_of_the_service_is_reserved(db: str, tmp_path: Path) -> No
     file = tmp_path / "log.jsonl"
     file.write_text(run("export", "user_123", "--db", db).stdout.replace('"default"', '"@acms"', 1))
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    for command in (
-        ("add", "talk", "user", "Hello", *own),
-        ("mcp", *own),
-        ("erase", "--namespace-all", "@acms", "--yes", "--db", db),
-        ("restore", str(file), "--db", other),
+    for code, command in (
+        (2, ("add", "talk", "user", "Hello", *own)),
+        (2, ("mcp", *own)),
+        (2, ("erase", "--namespace-all", "@acms", "--yes", "--db", db)),
+        (1, ("restore", str(file), "--db", other)),
     ):
-        assert "'@acms' is reserved" in run(*command, code=1).stderr, command
-    assert call("sessions", "--all", "--db", other)["sessions"] == []
+        assert "'@acms' is reserved" in run(*command, code=code).stderr, command
+    assert "there is no database" in run("sessions", "--all", "--db", other, code=1).stderr

@@ -39,8 +39,8 @@ def call(*arguments: str) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def refused(*arguments: str) -> dict[str, Any]:
-    return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
+def refused(*arguments: str, code: int = 1) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json", code=code).stderr)["error"]
 
 
 def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -306,8 +306,8 @@ def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
 
 def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> None:
     asyncio.run(say("plain", PLAIN))
-    assert "offline" in json.dumps(refused("facts", "reflect", "plain", "--reflector", "oracle"))
-    assert "offline" in json.dumps(refused("worker", "--once", "--reflector", "oracle"))
+    assert "offline" in json.dumps(refused("facts", "reflect", "plain", "--reflector", "oracle", code=2))
+    assert "offline" in json.dumps(refused("worker", "--once", "--reflector", "oracle", code=2))
     for command in (("facts", "reflect", "plain"), ("worker", "--once")):
         run(*command, "--reflector", "http", "--api-key", "secret", code=2)
         wrong = refused(*command, "--reflector", "http", "--url", "ftp://models", "--model", "qwen3")
@@ -343,7 +343,8 @@ def test_facts_by_hand() -> None:
     assert call("facts", "ana", "--valid-at", "2990-01-01")["facts"] == []
     run("facts", "ana", "--valid-at", "soon", code=2)
     run("facts", "history", "ana", "--valid-at", "now", code=2)
-    assert refused("facts", "state", "ana", "x", "y", "z", "--valid-from", "soon")["code"] == "VALIDATION"
+    stating_badly = ("facts", "state", "ana", "x", "y", "z", "--valid-from", "soon")
+    assert refused(*stating_badly, code=2)["code"] == "VALIDATION"
     known = ("facts", "state", "ana", "till", "owner")
     assert refused(*known, "Ada", "--expected", "7")["code"] == "PRECONDITION"
     owner = call(*known, "Ada", "--expected", "0")["fact"]

@@ -31,7 +31,7 @@ def test_a_store_is_named_by_the_path_of_its_file(
 def test_other_names_are_still_refused() -> None:
     assert (
         "'postgres' is not the URL of a store"
-        in run("add", "u", "user", "x", "--db", "postgres", code=1).stderr
+        in run("add", "u", "user", "x", "--db", "postgres", code=2).stderr
     )
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     file.write_text("Buy milk.")
     error = run("sessions", "--db", str(file), code=1).stderr
     assert f"{file} is not an ACMS database" in error
-    assert "try: a file: --db notes.db" in run("sessions", "--db", "notes", code=1).stderr
+    assert "not a file such as notes.db" in run("sessions", "--db", "notes", code=2).stderr
 
 
 def test_a_text_that_was_cut_to_nothing_says_so(tmp_path: Path) -> None:

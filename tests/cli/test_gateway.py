@@ -92,6 +92,17 @@ def test_why_says_that_nothing_had_to_be_searched(tmp_path: Path) -> None:
     assert "nothing was searched for the newest one: it fits, and nothing was left out" in shown
 
 
+def test_why_says_that_a_short_request_was_not_counted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with running_gateway(url=url) as running:
+        Conversation(running.client, "openai-chat", headers={"x-acms-session": "short"}).say("hello")
+        running.settle()
+    (request,) = run("why", "short", "--db", url)["requests"]
+    assert request["asked_tokens"] is None
+    shown = CliRunner().invoke(app, ["gateway", "why", "short", "--db", url]).stdout
+    assert "without tokens: the request fits the budget even if each byte is a token" in shown
+
+
 def test_status_names_the_default_store_and_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +133,7 @@ def test_a_store_without_a_gateway_says_so(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_errors(words: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["gateway", "--db", f"sqlite:///{tmp_path / 'x.db'}", *words])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
 
 
 def test_an_unknown_session_is_an_error(tmp_path: Path) -> None:

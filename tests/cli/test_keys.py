@@ -80,9 +80,9 @@ def test_a_key_is_shown_to_people_with_what_it_is_for(db: str) -> None:
     ("words", "code"),
     [
         (("create", "--tenant", "acme", "--expires", "soon"), 2),
-        (("create", "--tenant", "acme", "--expires", "0d"), 1),
-        (("create", "--tenant", "acme", "--scopes", "everything"), 1),
-        (("create", "--tenant", "@acms"), 1),
+        (("create", "--tenant", "acme", "--expires", "0d"), 2),
+        (("create", "--tenant", "acme", "--scopes", "everything"), 2),
+        (("create", "--tenant", "@acms"), 2),
         (("revoke", "00000000"), 1),
         (("rotate", "00000000"), 1),
         (("create",), 2),
@@ -129,9 +129,9 @@ def test_access_tokens_take_an_issuer_and_an_audience(db: str) -> None:
         ("--oidc-audience", "acms"),
         ("--oidc-claim", "tenant=org"),
     ):
-        assert "--oidc-issuer and --oidc-audience, both" in ran("serve", *words, "--db", db, code=1)
+        assert "--oidc-issuer and --oidc-audience, both" in ran("serve", *words, "--db", db, code=2)
     both = ("--oidc-issuer", "https://login.example.org", "--oidc-audience", "acms", "--db", db)
-    assert "does not say where" in ran("serve", *both, "--oidc-claim", "org", code=1)
-    assert "while auth is 'off'" in ran("serve", *both, "--auth", "off", code=1)
+    assert "is not tenant=CLAIM" in ran("serve", *both, "--oidc-claim", "org", code=2)
+    assert "while auth is 'off'" in ran("serve", *both, "--auth", "off", code=2)
     plain = ("--oidc-issuer", "http://login.example.org", "--oidc-audience", "acms", "--db", db)
-    assert "must be https" in ran("serve", *plain, code=1)
+    assert "must be https" in ran("serve", *plain, code=2)

@@ -159,7 +159,7 @@ def test_the_file_of_a_later_release_is_refused_and_left_alone(tmp_path: Path, h
 def test_what_is_no_store_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "note.db").write_text("this is no database, but a note of some length")
     assert "CORRUPT_RECORD" in run("--status", "--db", base.file_url(tmp_path / "note.db"), code=1).stderr
-    assert "CONFIGURATION" in run("--status", "--db", "nonsense", code=1).stderr
+    assert "is not the URL of a store" in run("--status", "--db", "nonsense", code=2).stderr
 
 
 def test_memory_has_nothing_to_migrate() -> None:

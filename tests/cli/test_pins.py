@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from acms import ACMS, open_storage
 from acms.cli.commands import app
-from acms.kv import InMemoryKV, RedisKV, open_kv
+from acms.kv import RedisKV, open_kv
 from acms.pins import PinnedKV, create_pin_registry
 from acms.prompt.pin_index import INDEX_KEY
 from acms.providers.tokens import default_counter
@@ -43,8 +43,8 @@ def call(*arguments: str) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def refused(*arguments: str) -> dict[str, Any]:
-    return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
+def refused(*arguments: str, code: int = 1) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json", code=code).stderr)["error"]
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -189,7 +189,7 @@ def test_what_another_program_stored_is_shown_as_far_as_it_can_be() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_field(words: tuple[str, ...], field: str) -> None:
-    error = refused(*words)
+    error = refused(*words, code=2 if field in ("label", "role", "priority") else 1)
     assert (error["code"], error["field"]) == ("VALIDATION", field)
 
 
@@ -202,9 +202,10 @@ def test_wrong_usage_is_told_before_anything_is_opened() -> None:
         ("pin", "remove", "user:123"),
     ):
         run(*words, code=2)
-    assert refused("pin", "list", "user:123", "--kv", "mysql://host")["code"] == "CONFIGURATION"
+    assert refused("pin", "list", "user:123", "--kv", "mysql://host", code=2)["field"] == "kv"
 
 
-def test_memory_is_a_store_too() -> None:
-    assert isinstance(open_kv("memory://"), InMemoryKV)
-    assert call("pin", "user:123", "style", "--value", "x", "--db", "memory://")["missing"] is False
+def test_a_store_in_memory_is_refused() -> None:
+    for option in ("--db", "--kv"):
+        error = refused("pin", "user:123", "style", "--value", "x", option, "memory://", code=2)
+        assert "a store in memory ends with this command" in error["message"]

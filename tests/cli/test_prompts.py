@@ -39,8 +39,8 @@ def call(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def refused(*arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=1).stderr)["error"]
+def refused(*arguments: str, code: int = 1) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=code).stderr)["error"]
     return found
 
 
@@ -118,13 +118,13 @@ def test_a_budget_that_is_too_small_and_a_codec_that_is_none_are_refused(talk: l
     error = refused("render", "user_123", ASKED, "--budget", "9", "--system", "You help. " * 9)
     assert error["code"] == "FIT"
     assert error["options"]
-    error = refused("render", "user_123", "--codec", "morse")
+    error = refused("render", "user_123", "--codec", "morse", code=2)
     assert (error["code"], error["field"]) == ("VALIDATION", "codec")
     assert refused("render", "nobody")["code"] == "SESSION_NOT_FOUND"
     error = refused("render", "user_123", "--save", ".")
     assert (error["code"], error["field"]) == ("VALIDATION", ".")
     for codec in ("openai-chat", "anthropic"):
-        assert refused("render", "user_123", "--codec", codec, "--model", "")["field"] == "model"
+        assert refused("render", "user_123", "--codec", codec, "--model", "", code=2)["field"] == "model"
 
 
 def test_two_prompts_are_compared_from_where_they_part(talk: list[str]) -> None:

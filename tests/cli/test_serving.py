@@ -62,8 +62,19 @@ def test_where_keys_are_required_that_is_announced_and_so_it_is(
     assert (told["auth"], done.stderr) == ("required", "")
     assert told["url"].startswith("http://127.0.0.1:")
     wrong = CliRunner().invoke(commands, ["serve", "--auth", "maybe", "--db", db])
-    assert (wrong.exit_code, wrong.stdout) == (1, "")
-    assert "--auth is required or off, not 'maybe'" in wrong.stderr
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "Invalid value for --auth: 'maybe' is not required or off" in wrong.stderr
+
+
+def test_without_a_key_the_hint_is_about_the_option_that_asks_for_one(db: str) -> None:
+    for words, hint in (
+        (("--host", "0.0.0.0"), "try: --host 127.0.0.1: on an address of this machine no key is needed"),
+        (("--auth", "required"), "try: leave --auth out: without keys, only this machine is served"),
+    ):
+        refused = CliRunner().invoke(commands, ["serve", "--port", "0", *words, "--db", db])
+        assert refused.exit_code == 1
+        hints = [line.strip() for line in refused.stderr.splitlines() if "try: " in line]
+        assert hints[1:] == [hint]
 
 
 def test_a_service_asks_what_its_options_name(

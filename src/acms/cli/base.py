@@ -9,13 +9,21 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, cast, runtime_checkable
-from urllib.parse import quote
 
 import typer
 from typer.core import TyperGroup
@@ -25,6 +33,7 @@ from acms import providers
 from acms.branches import forks
 from acms.cli import render
 from acms.cli.hints import given_store
+from acms.cli.stores import FileStore, data_file, file_url, open_store, parse_store, refuse_option
 from acms.config import ACMSConfig
 from acms.errors import (
     ACMSError,
@@ -34,7 +43,6 @@ from acms.errors import (
     MissingExtraError,
     NotFoundError,
     SessionNotFoundError,
-    StorageError,
     ValidationError,
 )
 from acms.log.validation import PROFILE, same_namespace
@@ -46,7 +54,7 @@ from acms.providers.tokens import token_counter
 from acms.runtime.input_errors import describe_input_error
 from acms.session import ACMS
 from acms.storage import open_storage
-from acms.storage.files import create_file, create_folder
+from acms.storage.files import create_file
 from acms.view import View
 
 GROUPS = {
@@ -216,25 +224,11 @@ def _complete_session(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def file_url(path: Path) -> str:
-    """Return the URL of a database file."""
-    return f"sqlite:///{quote(path.as_posix())}"
-
-
-def parse_store(text: str | None) -> str | None:
-    """Return the URL of a store; the path of a database file is accepted too."""
-    if text is None or ":memory:" in text or text.startswith("sqlite:") or "://" in text:
-        return text
-    path = Path(text)
-    is_named_like_database = path.suffix.lower() in (".db", ".sqlite", ".sqlite3")
-    is_other_file = path.suffix.lower() != ".toml" and path.is_file()
-    return file_url(path) if is_named_like_database or is_other_file else text
-
-
 def _take_store(context: typer.Context, text: str | None) -> str | None:
     """Parse `--db`, and record for hints that it was given."""
     source = context.get_parameter_source("db")
-    given_store.set(text if source is not None and source.name == "COMMANDLINE" else None)
+    if source is not None and source.name == "COMMANDLINE":
+        given_store.set(text)
     return parse_store(text)
 
 
@@ -287,13 +281,21 @@ def parse_version(version: str | int) -> int:
 async def resolve_version(storage: StorageBackend, context_id: str, text: str) -> int:
     """Return the version that 12, v12 or a tag names; a tag with the name v12 goes first."""
     if text.isdecimal():
-        return await forks.version_of(storage, context_id, int(text))
+        return await _find_version(storage, context_id, int(text))
     try:
         return await forks.version_of(storage, context_id, text)
     except NotFoundError:
         if not _VERSION.fullmatch(text):
             raise
-    return await forks.version_of(storage, context_id, parse_version(text))
+    return await _find_version(storage, context_id, parse_version(text))
+
+
+async def _find_version(storage: StorageBackend, context_id: str, version: int) -> int:
+    """Return a version of a log; one after its end is not found, like an unknown tag."""
+    try:
+        return await forks.version_of(storage, context_id, version)
+    except ValidationError as error:
+        raise NotFoundError(str(error).removeprefix(f"{error.field}: ")) from error
 
 
 def _check_version(version_or_tag: str | None) -> str | None:
@@ -353,12 +355,14 @@ def run_command(
     work: Coroutine[Any, Any, int | None],
     flags: Mapping[str, str] | None = None,
     *,
+    given_flags: Collection[str] = (),
     resumes: bool = False,
 ) -> None:
     """Run a command and exit with its code; report errors without a traceback, unless ACMS_DEBUG is set.
 
-    `flags` maps Python argument names to the command's options. `resumes` says that running the command again
-    continues it after an interruption.
+    `flags` maps Python argument names to the command's options. `given_flags` are the options with a value from the
+    caller: an error about one of them is wrong usage. `resumes` says that running the command again continues it after
+    an interruption.
     """
     code = 1
     try:
@@ -368,6 +372,9 @@ def run_command(
         raise
     except ACMSError as error:
         render.write_error(error, as_json, flags)
+        argument = render.find_wrong_option(error, flags or {})
+        if flags and argument is not None and flags[argument] in given_flags:
+            code = 2
     except BrokenPipeError:  # the reader closed the pipe
         _discard_output()
     except KeyboardInterrupt:
@@ -407,9 +414,16 @@ class Shell(render.Screen):
         self.db = db
         self.namespace = namespace
 
-    def open_store(self, *, write: bool = False) -> AbstractAsyncContextManager[Handle]:
-        """Open the store; only a command that writes creates one."""
-        return open_store(self.db, write=write)
+    def open_store(self, *, write: bool = False, lasting: bool = True) -> AbstractAsyncContextManager[Handle]:
+        """Open the store; only a command that writes creates one. With `lasting`, a store in memory is refused."""
+        return open_store(self.db, write=write, lasting=lasting)
+
+    async def has_store(self) -> bool:
+        """Return whether the store exists; only that of a file may not."""
+        with refuse_option("db"):
+            storage = open_storage(self.db or file_url(data_file()))
+        await storage.aclose()
+        return not isinstance(storage, FileStore) or storage.path.exists()
 
     async def find_session(self, storage: StorageBackend, name: str) -> Context:
         """Return a session's context; an unknown session is an error."""
@@ -502,7 +516,13 @@ def define_command(
                 with shell.progress("working" if waits else None):
                     return await cast("Any", function)(shell, **arguments)
 
-            run_command(as_json, execute(), _map_flags(context), resumes=resumes)
+            run_command(
+                as_json,
+                execute(),
+                _map_flags(context),
+                given_flags=_find_given_flags(context),
+                resumes=resumes,
+            )
 
         call.__name__ = function.__name__
         call.__doc__ = function.__doc__
@@ -527,8 +547,22 @@ _PYTHON_NAMES = {
     "idempotency_key": "--key",
     "tool_call_id": "--tool-call",
     "actor_id": "--actor",
+    "actions": "--allow",
+    "markers": "--marker",
+    "names": "--name",
+    "retention_seconds": "--retention",
 }
 """Options whose Python argument has another name."""
+
+
+def _find_given_flags(context: typer.Context) -> set[str]:
+    """Return the options that the command line or the environment gives a value."""
+    given: set[str] = set()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
+            given.update(parameter.opts)
+    return given
 
 
 def _map_flags(context: typer.Context) -> dict[str, str]:
@@ -539,51 +573,6 @@ def _map_flags(context: typer.Context) -> dict[str, str]:
         if flag.startswith("--"):
             flags[flag[2:].replace("-", "_")] = flag
     return flags
-
-
-def data_file() -> Path:
-    """Return the default database: a file in the user's data folder."""
-    if sys.platform == "win32":
-        folder = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        folder = Path.home() / "Library" / "Application Support"
-    else:
-        folder = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return folder / "acms" / "acms.db"
-
-
-@runtime_checkable
-class FileStore(Protocol):
-    """A store in a file."""
-
-    path: Path
-    tenant: str
-
-
-@asynccontextmanager
-async def open_store(db: str | None, *, write: bool = False) -> AsyncGenerator[Handle]:
-    """Open the store; only a command that writes creates one."""
-    try:
-        storage = open_storage(db or file_url(data_file()))
-    except ConfigurationError as error:
-        if db is None or "://" in db:
-            raise
-        raise ConfigurationError(str(error), options=("a file: --db notes.db", *error.options)) from error
-    if isinstance(storage, FileStore):
-        prepare_database_file(storage.path, write, "acms add SESSION user TEXT", is_named=db is not None)
-    try:
-        async with storage:
-            yield storage
-    finally:
-        await storage.aclose()  # also closes sessions that are still open
-
-
-def prepare_database_file(file: Path, write: bool, hint: str, *, is_named: bool) -> None:
-    """Refuse to read a missing database file; create the folder of the default file before a write."""
-    if not write and not file.exists():
-        raise StorageError(f"there is no database at {file}", options=(hint, "name another with --db"))
-    if write and not is_named:
-        create_folder(file.parent)
 
 
 async def find_session(storage: StorageBackend, name: str, namespace: str) -> Context:
@@ -714,6 +703,9 @@ async def open_reflector(name: str, *, url: str | None, model: str | None) -> As
         options["base_url"] = url
     if model:
         options["model"] = model
+    known_names = registry.names("reflector")
+    if name not in known_names:
+        raise ValidationError(f"{name!r} is not one of {', '.join(known_names)}", field="reflector")
     with _in_shell_words("--url"):
         reflector = registry.create("reflector", name, **options)
     try:

@@ -192,7 +192,7 @@ async def tag_version(
 
     def draw() -> None:
         if delete:
-            shell.line(f"{name} is off")
+            shell.line(f"the tag {name} is deleted")
         elif name is not None:
             shell.line(f"{name} is v{tags[name]}")
         else:

@@ -17,8 +17,9 @@ import typer
 
 from acms.branches.importers import Turn, read_chat
 from acms.cli import render
-from acms.cli.base import Shell, create_embedder, define_command, file_url, parse_store
+from acms.cli.base import Shell, create_embedder, define_command
 from acms.cli.render import Column, Screen, count_noun
+from acms.cli.stores import file_url, parse_store
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
 from acms.log.in_force import preview_text

@@ -13,10 +13,11 @@ from acms.cli.base import Shell, Yes, build_session, define_command, find_sessio
 from acms.cli.render import count_noun, shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
+from acms.errors import ValidationError
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED
 from acms.model import Context
-from acms.ports import Progress
+from acms.ports import Progress, StorageBackend
 from acms.privacy.detect import safe_key
 from acms.results import Erasure
 
@@ -104,7 +105,7 @@ async def erase_content(
                 progress=report,
             )
             if context is None:
-                erasure = await erase_subject(storage, **target.subject(), **options)
+                erasure = await _erase_subject(storage, target, options)
             elif everything:
                 erasure = await erase_context(storage, context.id, **options)
             else:
@@ -127,6 +128,18 @@ class _ErasureOptions(TypedDict):
     rewrite: bool
     service: CompactionPolicy
     progress: Progress
+
+
+async def _erase_subject(storage: StorageBackend, target: _Target, options: _ErasureOptions) -> Erasure:
+    """Erase the messages of a speaker, or a namespace; an error about the namespace names the option."""
+    try:
+        return await erase_subject(storage, **target.subject(), **options)
+    except ValidationError as error:
+        if error.field != "namespace" or target.whole_namespace is None:
+            raise
+        raise ValidationError(
+            str(error).removeprefix("namespace: "), field="namespace_all", options=error.options
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

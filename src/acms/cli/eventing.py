@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from acms.cli import render
 from acms.cli.base import Session, Shell, create_group, define_command
 from acms.cli.render import Column, count_noun, fields_of
+from acms.errors import NotFoundError
 from acms.log.in_force import preview_text
 from acms.results import LogEvent, Webhook
 
@@ -128,8 +131,9 @@ async def remove_webhook(shell: Shell, id: WebhookId) -> None:
     from acms.events.webhooks import Webhooks
 
     async with shell.open_store() as storage:
-        await Webhooks(storage).remove(id)
-    shell.show_line({"removed": id}, f"the webhook {id} is told nothing any more")
+        with _name_list_command():
+            await Webhooks(storage).remove(id)
+    shell.show_line({"removed": id}, f"the webhook {id} is removed")
 
 
 @define_command("replay", "acms events webhook replay 7kq2m9xd4c1a", home=webhook, namespace=None)
@@ -138,8 +142,18 @@ async def replay_webhook(shell: Shell, id: WebhookId) -> None:
     from acms.events.webhooks import Webhooks
 
     async with shell.open_store() as storage:
-        jobs = await Webhooks(storage).replay(id)
+        with _name_list_command():
+            jobs = await Webhooks(storage).replay(id)
     shell.show_line({"jobs": jobs}, f"{count_noun(len(jobs), 'session')} to be delivered again")
+
+
+@contextmanager
+def _name_list_command() -> Generator[None]:
+    """Let the error for an unknown id name the command that lists the webhooks."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(str(error), options=("acms events webhook list",)) from error
 
 
 def _webhook_json(webhook: Webhook) -> dict[str, object]:

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from acms.cli.base import Ranking, Shell, app, create_embedder, data_file, define_command, file_url
+from acms.cli.base import Ranking, Shell, app, create_embedder, define_command
 from acms.cli.hints import keep_store
 from acms.cli.render import Column, count_noun, strip_control_characters
 from acms.cli.serving import default_store_url, log_to_stderr, open_socket, serve_until_stopped
+from acms.cli.stores import data_file, file_url, refuse_option
 from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, MissingExtraError, NotFoundError
+from acms.errors import MissingExtraError, NotFoundError
 from acms.gateway.config import DEFAULT_UPSTREAMS, KEY_VARIABLES, GatewayConfig, Recall
 from acms.kv import CompareAndSetKV, ListingKV
 from acms.log.validation import parse_choice
@@ -49,6 +50,10 @@ REQUESTS = (
     Column("budget", align_right=True),
     Column("recalled", align_right=True, value=lambda one: len(one.get("recalled", ()))),
     Column("line", "dim"),
+)
+
+NOT_COUNTED = (
+    "without tokens: the request fits the budget even if each byte is a token, so it was not counted"
 )
 
 _RULES = {
@@ -124,17 +129,18 @@ async def serve_gateway(
     auth_mode = auth or ("off" if is_loopback_host(host) else "required")
     if logs:
         log_to_stderr()
-    config = GatewayConfig(
-        upstreams=upstream_urls,
-        budget=100_000 if budget == "model" else _parse_budget(budget),
-        budget_by_model=budget == "model",
-        recall=_parse_recall(recall),
-        store=store,
-        privacy=None if privacy == "off" else parse_choice(privacy, Privacy, "--privacy"),
-        host=host,
-        auth=_parse_auth(auth_mode),
-        provider_keys=_read_provider_keys(upstream_urls) if keys else {},
-    )
+    with refuse_option("auth"):
+        config = GatewayConfig(
+            upstreams=upstream_urls,
+            budget=100_000 if budget == "model" else _parse_budget(budget),
+            budget_by_model=budget == "model",
+            recall=_parse_recall(recall),
+            store=store,
+            privacy=None if privacy == "off" else parse_choice(privacy, Privacy, "privacy"),
+            host=host,
+            auth=_parse_auth(auth_mode),
+            provider_keys=_read_provider_keys(upstream_urls) if keys else {},
+        )
     gateway_app = create_gateway(
         shell.db or default_store_url(),
         config,
@@ -237,6 +243,8 @@ async def explain_requests(
 
     def draw() -> None:
         shell.list(REQUESTS, requests, none="there is no request")
+        if any(request["asked_tokens"] is None for request in requests):
+            shell.line(NOT_COUNTED, "dim")
         newest = requests[-1]
         if newest.get("left_out"):
             shell.line(f"left out of the newest one: messages {_write_ranges(newest['left_out'])}")
@@ -324,29 +332,33 @@ def _parse_upstreams(options: Sequence[str]) -> dict[str, str]:
     for option in options:
         name, _, url = option.partition("=")
         if not name or not url:
-            raise ConfigurationError(
-                f"--upstream {option!r} is not NAME=URL", options=("--upstream openai=http://127.0.0.1:8080",)
+            raise typer.BadParameter(
+                f"{option!r} is not NAME=URL, such as openai=http://127.0.0.1:8080", param_hint="--upstream"
             )
+        if not url.startswith(("http://", "https://")):
+            raise typer.BadParameter(f"{url!r} is not an http or https URL", param_hint="--upstream")
         urls[name] = url.removesuffix("/").removesuffix("/v1")
     return urls
 
 
 def _parse_budget(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ConfigurationError(f"--budget is a number of tokens or the word model, not {text!r}")
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise typer.BadParameter(
+            f"{text!r} is not a number of tokens from 1 on, and not the word model", param_hint="--budget"
+        )
     return int(text)
 
 
 def _parse_recall(text: str) -> Recall:
     if text == "off" or text == "trim" or text == "namespace":
         return text
-    raise ConfigurationError(f"--recall is off, trim or namespace, not {text!r}")
+    raise typer.BadParameter(f"{text!r} is not off, trim or namespace", param_hint="--recall")
 
 
 def _parse_auth(text: str) -> Literal["required", "off"]:
     if text == "required" or text == "off":
         return text
-    raise ConfigurationError(f"--auth is required or off, not {text!r}")
+    raise typer.BadParameter(f"{text!r} is not required or off", param_hint="--auth")
 
 
 def _read_provider_keys(upstreams: Mapping[str, str]) -> dict[str, str]:

@@ -81,7 +81,7 @@ async def import_transcripts(
     format: FormatOption = None,
     trust: TrustOption = False,
     dry_run: DryRunOption = False,
-) -> int:
+) -> None:
     """Import transcripts, logs and exports of other programs.
 
     The format is detected from the content: sessions of coding agents, trajectories, messages and logs of providers
@@ -94,14 +94,14 @@ async def import_transcripts(
     if path.is_dir():
         if session is not None:
             raise typer.BadParameter("names one session, and a folder has many", param_hint="--session")
-        return await _import_folder(shell, path, format, trust=trust, dry_run=dry_run)
+        await _import_folder(shell, path, format, trust=trust, dry_run=dry_run)
+        return
     with allow_interrupt():
         data = limits.read_within(sys.stdin.buffer, "stdin") if path.name == "-" else None
     if data is not None:
         path = Path("stdin")
     with _path_as_given(path):
         await _import_file(shell, path, data, session, format, trust=trust, dry_run=dry_run)
-    return 0
 
 
 # ── one file ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,8 +258,12 @@ class _Summary:
 
 async def _import_folder(
     shell: Shell, folder: Path, format: str | None, *, trust: bool, dry_run: bool
-) -> int:
+) -> None:
     paths = list(_find_files(folder))
+    if not paths:
+        raise ValidationError(
+            "has no files", field=str(folder), options=("acms import --help names the formats",)
+        )
     summary = _Summary()
     async with AsyncExitStack() as stack:
         importer = None
@@ -280,7 +284,17 @@ async def _import_folder(
                 reason = str(error).removeprefix(f"{path.name}: ")
                 summary.skipped_files.append({"file": name, "why": reason})
     _show_folder(shell, summary, dry_run=dry_run)
-    return 1 if summary.failures or not summary.files else 0
+    if summary.failures:
+        raise ValidationError(
+            f"{count_noun(summary.failures, 'file')} could not be imported: the summary has the reasons",
+            field=str(folder),
+        )
+    if not summary.files:
+        raise ValidationError(
+            "has no file with conversations",
+            field=str(folder),
+            options=("acms import --help names the formats",),
+        )
 
 
 async def _import_one(
@@ -315,7 +329,7 @@ def _show_folder(shell: Shell, summary: _Summary, *, dry_run: bool) -> None:
     sessions = list(summary.sessions.values())
 
     def draw() -> None:
-        shell.list(PLANNED if dry_run else IMPORTED, sessions)
+        shell.list(PLANNED if dry_run else IMPORTED, sessions, none="no conversations")
         _draw_skipped(shell, summary.skipped_messages)
         if summary.skipped_files:
             shell.list(LEFT_OUT, summary.skipped_files)

@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acms.cli.base import (
-    Shell,
-    create_group,
-    data_file,
-    define_command,
-    file_url,
-    parse_version,
-    prepare_database_file,
-)
+from acms.cli.base import Shell, create_group, define_command, parse_version
 from acms.cli.render import Column, fields_of
+from acms.cli.stores import check_store_lasts, data_file, file_url, prepare_database_file, refuse_option
 from acms.config import ACMSConfig
 from acms.storage import open_storage
 
@@ -85,8 +78,10 @@ async def open_service_stores(db: str | None, *, write: bool = False) -> AsyncGe
     from acms.server.keys import Keys
     from acms.server.tenants import Engine, Stores, with_worker_enabled
 
+    check_store_lasts(db)
     url = db or file_url(data_file())
-    stores = Stores(url, with_worker_enabled(Engine(config=ACMSConfig.from_env()), False))
+    with refuse_option("db"):
+        stores = Stores(url, with_worker_enabled(Engine(config=ACMSConfig.from_env()), False))
     if url.startswith("sqlite:"):
         path: Path | None = getattr(open_storage(url), "path", None)
         if path is not None:

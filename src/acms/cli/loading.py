@@ -26,7 +26,6 @@ MODULES = {
     "acms.cli.importing": "import",
     "acms.cli.jobs": "jobs worker",
     "acms.cli.keys": "keys",
-    "acms.cli.mcp": "mcp",
     "acms.cli.migrating": "migrate",
     "acms.cli.moving": "backup copy export restore verify witness",
     "acms.cli.pinning": "pin",
@@ -35,7 +34,7 @@ MODULES = {
     "acms.cli.reindexing": "reindex",
     "acms.cli.rendering": "render",
     "acms.cli.scanning": "scan",
-    "acms.cli.serving": "inspect serve",
+    "acms.cli.serving": "inspect mcp serve",
     "acms.cli.sessions": "delete sessions",
     EVALUATION: "eval",
 }

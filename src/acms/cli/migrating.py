@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import Shell, data_file, define_command, file_url
+from acms.cli.base import Shell, define_command
 from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
+from acms.cli.stores import data_file, file_url, refuse_option
 from acms.errors import ACMSError
 from acms.model import Migration
 from acms.ports import Handle, HasMigrations
@@ -98,7 +99,8 @@ async def _open_stores(
 ) -> AsyncIterator[tuple[_StoreResult, Handle | None]]:
     """Yield the stores of a URL one after the other; None if the URL of a shard is invalid."""
     if shard_file is None:
-        storage = open_storage(url)
+        with refuse_option("db"):
+            storage = open_storage(url)
         try:
             yield _StoreResult(shard=None), storage
         finally:

@@ -11,17 +11,17 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from acms.cli.base import (
+from acms.cli.base import Shell, create_group, define_command
+from acms.cli.render import Column, to_json_value
+from acms.cli.stores import (
     FileStore,
-    Shell,
-    create_group,
+    check_store_lasts,
     data_file,
-    define_command,
     file_url,
     parse_store,
     prepare_database_file,
+    refuse_option,
 )
-from acms.cli.render import Column, to_json_value
 from acms.errors import ConfigurationError
 from acms.log.in_force import preview_text
 from acms.model import Json
@@ -61,10 +61,13 @@ class _HasValues(Protocol):
 
 def _create_kv(kv: str | None, db: str | None) -> KVHome:
     """Return the key-value store of `--kv`, or that of the log store."""
+    check_store_lasts(kv, "kv")
+    check_store_lasts(db)
     if kv is not None:
-        return open_kv(kv)
+        with refuse_option("kv"):
+            return open_kv(kv)
     url = db or file_url(data_file())
-    if url.startswith(("memory://", "sqlite://")):
+    if url.startswith("sqlite://"):
         return open_kv(url)
     storage = open_storage(url)
     if isinstance(storage, _HasValues):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from rich.text import Text
 from acms.cli import render
 from acms.cli.base import At, File, Limit, Session, Shell, allow_interrupt, app, define_command, write_file
 from acms.cli.render import Column, Screen, count_noun
-from acms.errors import EntryNotFoundError, ValidationError
+from acms.errors import EntryNotFoundError, NotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
 from acms.log.in_force import preview_text
 from acms.model import Json, Media, Privacy, Reasoning, Role, ToolCall, ToolResult
@@ -28,6 +29,7 @@ from acms.prompt.manifest_writer import ledger_of_manifest
 from acms.prompt.replay import replay, replay_messages
 from acms.prompt_types import PromptMessage, RenderDetails
 from acms.results import Verdict
+from acms.session import ACMS
 from acms.text.chat_messages import EXPLANATIONS
 
 if TYPE_CHECKING:
@@ -82,7 +84,13 @@ ModelOption = Annotated[
 SystemOption = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")]
 AfterOption = Annotated[
     Path | None,
-    typer.Option("--after", metavar="FILE", help="Saved earlier prompt, to predict cache hits."),
+    typer.Option(
+        "--after",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Saved earlier prompt, to predict cache hits.",
+    ),
 ]
 SaveOption = Annotated[
     Path | None,
@@ -296,14 +304,24 @@ async def list_renders(
     async with shell.open_session(session) as reader:
         if clear:
             await reader.forget_renders()
-            shell.show_line({"session": session, "cleared": True}, "nothing is kept any more")
+            shell.show_line({"session": session, "cleared": True}, "the stored requests are deleted")
         elif id is None:
             renders = await reader.renders(limit=limit)
             value = {"session": session, "renders": renders}
-            shell.show_list(value, LOGGED, renders)
+            none = "no requests are stored; acms serve --renders stores them"
+            shell.show_list(value, LOGGED, renders, none=none)
         else:
-            details = await reader.sent(id)
+            details = await _read_render(reader, session, id)
             shell.show({"session": session, "render": details}, lambda: _draw_render(shell, details))
+
+
+async def _read_render(reader: ACMS, session: str, id: str) -> RenderDetails:
+    """Return a stored request; the error for an unknown id names the command that lists them."""
+    try:
+        return await reader.sent(id)
+    except NotFoundError as error:
+        command = shlex.join(["acms", "prompt", "log", session])
+        raise NotFoundError(str(error), options=(f"{command} lists the stored requests",)) from error
 
 
 def _draw_render(screen: Screen, details: RenderDetails) -> None:

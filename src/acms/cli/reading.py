@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from acms.cli.base import (
     parse_version,
 )
 from acms.cli.render import Column, Screen, count_noun, fields_of
+from acms.errors import ValidationError
 from acms.log.encoding import parse_entry_id
 from acms.results import ContextItems, HistoryEntry, Ledger, Verdict
 
@@ -56,6 +58,12 @@ async def recall_items(
 
     Prints the items within the token budget, best first. --why adds the ledger: each decision and its rule.
     """
+    if not query.strip():
+        raise ValidationError(
+            "must not be blank",
+            field="query",
+            options=(shlex.join(["acms", "window", session]) + " shows the newest messages without a query",),
+        )
     async with shell.open_view(session, at, ranking) as view:
         items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
     warnings = [*items.ledger.warnings, *_warn_of_small_budget(items)]
@@ -207,13 +215,14 @@ async def show_window(
     """
     async with shell.open_view(session, at) as view:
         items = await view.window(budget)
+    warnings = [*items.ledger.warnings, *_warn_of_empty_window(items)]
     value = {
         "session": session,
         "version": items.version,
         "budget": items.budget,
         "tokens": items.tokens,
         "items": [render.item_json(item) for item in items],
-        "warnings": items.ledger.warnings,
+        "warnings": warnings,
     }
 
     def draw() -> None:
@@ -224,9 +233,20 @@ async def show_window(
         else:
             shell.list(render.WINDOWED, items)
         _draw_totals(shell, items)
-        render.write_warnings(shell, items.ledger.warnings)
+        render.write_warnings(shell, warnings)
 
     shell.show(value, draw)
+
+
+def _warn_of_empty_window(items: ContextItems) -> list[str]:
+    """Return a warning with the reason if the budget is too small for any message."""
+    verdicts = list(items.ledger)
+    if len(items) or not verdicts:
+        return []
+    newest = verdicts[-1]
+    return [
+        f"nothing fits --budget {items.budget}: {newest.reason}; the newest message takes {newest.tokens} tokens"
+    ]
 
 
 def _entry_state(entry: HistoryEntry) -> str:
@@ -267,7 +287,7 @@ async def list_entries(
         page = await view.history(limit=limit, after=after)
 
     def draw() -> None:
-        shell.list(HISTORY, page.entries)
+        shell.list(HISTORY, page.entries, none=f"no entries after v{after}" if after else "no entries")
         if page.next_after is not None:
             shell.line(f"more: --after {page.next_after}", "dim")
 

@@ -9,6 +9,7 @@ import typer
 
 from acms.cli.base import Ranking, Shell, create_embedder, define_command
 from acms.cli.render import Screen, count_noun
+from acms.cli.stores import refuse_option
 from acms.config import ACMSConfig
 from acms.ports import StorageBackend
 from acms.providers import LocalEmbedder
@@ -48,7 +49,8 @@ async def rebuild_index(
             from acms.storage import ChromaVectors
 
             is_url = "://" in chroma
-            target = ChromaVectors(storage, url=chroma) if is_url else ChromaVectors(storage, path=chroma)
+            with refuse_option("chroma"):
+                target = ChromaVectors(storage, url=chroma) if is_url else ChromaVectors(storage, path=chroma)
         try:
             with shell.progress("reindexing") as report:
                 mode = ACMSConfig.from_env().privacy.mode

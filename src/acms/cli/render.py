@@ -84,6 +84,11 @@ def strip_control_characters(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def _escape_line_breaks(text: str) -> str:
+    """Return a text in one line: a cell of a table must not begin a new one."""
+    return text.replace("\n", "\\n").replace("\t", "\\t")
+
+
 def format_version(entry: Any) -> str:
     """Return the version of an entry as commands accept it, such as v12."""
     return f"v{entry.version}"
@@ -180,7 +185,7 @@ class Screen:
         self._remove_bar()
         if not any(column.wide for column in columns):  # one column must take what is left of the line
             columns = [*columns[:-1], replace(columns[-1], wide=True)]
-        cells = [[strip_control_characters(cell) for cell in row] for row in rows]
+        cells = [[_escape_line_breaks(strip_control_characters(cell)) for cell in row] for row in rows]
         widths = [_measure_column(column, index, cells) for index, column in enumerate(columns)]
         visible = self._find_visible_columns(columns, widths)
         visible_columns = [columns[index] for index in visible]
@@ -350,13 +355,24 @@ def shell_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> s
     return re.sub(r"\bsession_id\b", flags.get("session_id", "name"), hint)
 
 
+def find_wrong_option(error: ACMSError, flags: Mapping[str, str]) -> str | None:
+    """Return the Python argument of the option whose value an error is about, or None."""
+    if not isinstance(error, ValidationError):
+        return None
+    argument = re.split(r"[.\[]", error.field)[0]
+    return argument if argument in flags else None
+
+
 def error_json(error: ACMSError, flags: Mapping[str, str] | None = None) -> dict[str, Json]:
     """Return an error as JSON, in shell words; `flags` maps Python argument names to the command's options."""
     flags = flags or {}
     field = error.field if isinstance(error, ValidationError) else ""
     message = str(error)
-    if field in flags:
-        message = f"{flags[field]}{message.removeprefix(field)}"
+    argument = find_wrong_option(error, flags)
+    if argument is not None:
+        path = field.removeprefix(argument).removeprefix(".")
+        text = message.removeprefix(f"{field}: ")
+        message = f"{flags[argument]}: {path}: {text}" if path else f"{flags[argument]}: {text}"
     hints = [keep_store(shell_words(option, flags)) for option in error.options]
     value: dict[str, Json] = {
         "code": error.code,

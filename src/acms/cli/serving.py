@@ -1,7 +1,8 @@
-"""Commands that serve a store over HTTP: serve, inspect."""
+"""Commands that serve a store: serve and inspect over HTTP, mcp on stdin and stdout."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import secrets
@@ -23,14 +24,14 @@ from acms.cli.base import (
     Shell,
     Url,
     create_embedder,
-    data_file,
     define_command,
-    file_url,
+    get_or_create_session,
     open_reflector,
 )
 from acms.cli.render import strip_control_characters
+from acms.cli.stores import data_file, file_url, refuse_option
 from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, MissingExtraError
+from acms.errors import ConfigurationError, MissingExtraError, ValidationError
 from acms.observability.logging import JSONFormatter
 from acms.storage import urls
 from acms.storage.files import create_folder
@@ -127,14 +128,12 @@ async def serve_store(
     store = shell.db or default_store_url()
     if log_requests:
         log_to_stderr()
-    config = ServerConfig(
-        auth=resolved_auth,
-        oidc=oidc,
-        host=host,
-        hosts=tuple(names or ()),
-        origins=tuple(origins or ()),
-        works=works,
-    )
+    with refuse_option("origin"):
+        config = ServerConfig(origins=tuple(origins or ()))
+    with refuse_option("auth"):
+        config = replace(
+            config, auth=resolved_auth, oidc=oidc, host=host, hosts=tuple(names or ()), works=works
+        )
     async with AsyncExitStack() as stack:
         chosen_reflector = None
         if reflector is not None:
@@ -195,6 +194,27 @@ async def inspect_store(
             webbrowser.open(url)
 
     await _run_server(app, _create_server(app), open_socket("127.0.0.1", port), announce)
+
+
+@define_command("mcp", "acms mcp --db sqlite:///memory.db --session user_123", waits=False)
+async def serve_session(
+    shell: Shell,
+    session: Annotated[
+        str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
+    ] = "default",
+) -> None:
+    """Serve a session to an MCP client on stdin and stdout.
+
+    The client starts this command; the guide shows its configuration. The first write creates the session. Acknowledged
+    writes are on disk.
+    """
+    from acms.mcp import serve_stdio
+
+    async with (
+        shell.open_store(write=True, lasting=False) as storage,
+        await get_or_create_session(storage, session, shell.namespace) as served,
+    ):
+        await serve_stdio(served)
 
 
 def _require_uvicorn() -> None:
@@ -342,14 +362,17 @@ def _build_oidc_config(issuer: str | None, audience: str | None, claims: Sequenc
     if issuer is None and audience is None and not claims:
         return None
     if issuer is None or audience is None:
-        raise ConfigurationError("access tokens take --oidc-issuer and --oidc-audience, both")
-    config = OIDCConfig(issuer=issuer, audience=audience)
+        missing = "--oidc-issuer" if issuer is None else "--oidc-audience"
+        raise typer.BadParameter(
+            "access tokens take --oidc-issuer and --oidc-audience, both", param_hint=missing
+        )
+    with refuse_option("oidc_issuer"):
+        config = OIDCConfig(issuer=issuer, audience=audience)
     for option in claims:
         field, _, claim = option.partition("=")
         if field not in ("tenant", "roles", "namespaces") or not claim:
-            raise ConfigurationError(
-                f"--oidc-claim {option!r} does not say where a token has its tenant, roles or namespaces",
-                options=("--oidc-claim tenant=org_id",),
+            raise typer.BadParameter(
+                f"{option!r} is not tenant=CLAIM, roles=CLAIM or namespaces=CLAIM", param_hint="--oidc-claim"
             )
         config = replace(config, **{f"{field}_claim": claim})
     return config
@@ -364,7 +387,7 @@ def _resolve_auth(option: str | None, host: str, oidc: OIDCConfig | None) -> Lit
         return "off" if is_open else "required"
     if option == "required" or option == "off":
         return option
-    raise ConfigurationError(f"--auth is required or off, not {option!r}")
+    raise typer.BadParameter(f"{option!r} is not required or off", param_hint="--auth")
 
 
 _UVICORN: dict[str, Any] = {
@@ -416,6 +439,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(2048)
     except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise ValidationError(f"{host!r} is not an address of this machine", field="host") from None
         raise ConfigurationError(
             f"cannot listen on {host} port {port}: {error.strerror or error}", options=("another --port",)
         ) from None

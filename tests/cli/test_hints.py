@@ -1,0 +1,90 @@
+"""Hints that name a command: each of them can be called."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import acms
+from acms.cli.commands import app
+from tests.cli.test_cli import run
+
+_PLACEHOLDER = "X"
+_COMMAND = re.compile(r"\bacms ((?:[^\s;,()\x60\x27]+ ?)+)")
+
+
+def find_hints() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of every hint in the code: options of errors, and messages of empty lists."""
+    root = Path(acms.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.keyword) or node.arg not in ("options", "none"):
+                continue
+            for text in _iter_texts(node.value):
+                if re.search(r"\bacms [a-z]", text):
+                    yield f"{file.relative_to(root)}:{node.value.lineno}", text
+
+
+def _iter_texts(value: ast.AST) -> Iterator[str]:
+    """Yield the texts below a node; a placeholder of an f-string is a word."""
+    if isinstance(value, ast.JoinedStr):
+        parts = [
+            part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else _PLACEHOLDER
+            for part in value.values
+        ]
+        yield "".join(parts)
+    elif isinstance(value, ast.Constant):
+        if isinstance(value.value, str):
+            yield value.value
+    else:
+        for child in ast.iter_child_nodes(value):
+            yield from _iter_texts(child)
+
+
+def resolve_command(words: list[str]) -> tuple[Any, list[str]]:
+    """Return the command that words begin with, and the words after it."""
+    command: Any = get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+HINTS = list(find_hints())
+
+
+def test_there_are_hints() -> None:
+    assert len(HINTS) > 20
+
+
+@pytest.mark.parametrize(("place", "hint"), HINTS, ids=[place for place, _ in HINTS])
+def test_every_hint_that_names_a_command_can_be_called(place: str, hint: str) -> None:
+    for written in _COMMAND.findall(hint):
+        command, rest = resolve_command(written.split())
+        assert command.name is not None, f"{place}: no command {written!r}"
+        known = {"--help"} | {flag for parameter in command.params for flag in parameter.opts}
+        known |= {flag for parameter in command.params for flag in parameter.secondary_opts}
+        if getattr(command, "commands", None):
+            known |= {
+                flag for child in command.commands.values() for one in child.params for flag in one.opts
+            }
+        options = [word.partition("=")[0] for word in rest if word.startswith("--")]
+        assert set(options) <= known, f"{place}: {hint}"
+
+
+def test_the_hints_for_unknown_ids_are_commands(tmp_path: Path) -> None:
+    file = str(tmp_path / "notes.db")
+    run("add", "u", "user", "Hello.", "--db", file)
+    for words, hint in (
+        (("prompt", "log", "u", "nowhere"), f"acms prompt log --db {file} u lists the stored requests"),
+        (("events", "webhook", "remove", "nowhere"), f"acms events webhook list --db {file}"),
+        (("events", "webhook", "replay", "nowhere"), f"acms events webhook list --db {file}"),
+    ):
+        error = json.loads(run(*words, "--db", file, "--json", code=1).stderr)["error"]
+        assert error["options"] == [hint]
