@@ -211,3 +211,54 @@ async def test_a_stated_fact_stands_beside_a_history_that_fits() -> None:
         rendered = await prompt.render(budget=300)
     assert "fact: office, city: Porto (known now)" in messages[0]["content"]
     assert "fact, known now: office, city: Porto" in block_of(rendered)
+
+
+# ── what the caller puts first ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_earlier_calls_are_named_if_the_caller_puts_the_question_first() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        question = "Check the timeout of all 14 services."
+        first = await session.ingest("user", question)
+        for number in range(10):
+            handlers = [
+                f"def handler_{line}(event): return call('svc{line}', timeout=30)" for line in range(60)
+            ]
+            await call_tool(session, f"{number}", f"cat svc{number}/client.py", "\n".join(handlers))
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session, first=[first]).recall(session, question)
+        rendered = await prompt.render(budget=800)
+    assert contents(rendered)[0] == question
+    assert "9 earlier tool calls (results not shown): " in block_of(rendered)
+
+
+async def test_rules_of_the_user_stay_if_only_relevant_messages_are_recalled() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", RULE)
+        await session.ingest("assistant", "Compris.")
+        question = "Fix the failing test."
+        for task in range(3):
+            await session.ingest("user", question)
+            for step in range(4):
+                lines = [f"def f{task}_{step}_{line}(x): return x + {line}" for line in range(60)]
+                await call_tool(session, f"{task}_{step}", f"cat m{task}_{step}.py", "\n".join(lines))
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session)
+        for options in ({"min_relevance": 0.5}, {"limit": 2}):
+            rendered = await prompt.recall(session, question, **options).render(budget=1500)
+            assert RULE in "\n".join(contents(rendered))
+
+
+@pytest.mark.parametrize(
+    "said", ["The project never uses Postgres.", "Does the project use Postgres or MySQL?"]
+)
+async def test_a_fact_stays_beside_a_question_or_a_denial_with_its_words(said: str) -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", said)
+        await session.ingest("assistant", "Noted.")
+        for number in range(40):
+            await session.ingest("user", f"Note {number} about posters.")
+            await session.ingest("assistant", f"Filed {number}.")
+        await session.state("project", "uses", "Postgres")
+        question = "Which database does the project use, Postgres?"
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
+        rendered = await prompt.render(budget=300)
+    assert "fact, known now: project, uses: Postgres" in "\n".join(contents(rendered))

@@ -24,7 +24,9 @@ MAX_USER_WORDS = 1_000
 MAX_RECALL_TOKENS = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 SCORE_SHARE = 0.6
-"""Share of a recall that is filled by score alone; the rest must be a fifth as relevant as the best."""
+"""Share of a recall that is filled by score alone; beyond it an item needs `LEAST_RELEVANCE`."""
+LEAST_RELEVANCE = 0.2
+"""Share of the best relevance that an item needs beyond `SCORE_SHARE`."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,16 +60,17 @@ class AnswerSearch:
     async def find(
         self, budget: int, visible: Mapping[str, str], context: Context | None, *, take_all: bool = False
     ) -> tuple[Piece, ...]:
-        """Return answers of at most `budget` tokens that are not visible yet; visible ones count towards them.
+        """Return answers of at most `budget` tokens that are not visible yet; a search finds visible ones too.
 
         `visible` has the shown text of entries by id, `context` is the log of the session. With `take_all` everything
-        that fits is returned; otherwise no answers far below the best: they are not worth their tokens.
+        that fits is returned; otherwise answers far below the best are left out.
         """
         if self.step.tokens is not None:
             budget = min(budget, self.step.tokens)
-        if (
-            self._measured_tokens > budget
-        ):  # what was measured is more than a search within the budget would find
+        if budget <= self._frame_cost:
+            self.items = None
+            return ()
+        if self._measured_tokens > budget:  # a search within the budget finds a part of what was measured
             pieces = await self._quote_answers(self._measured_tokens, visible, context)
             if self._cost(pieces) <= budget:
                 return pieces
@@ -87,7 +90,7 @@ class AnswerSearch:
         """Return the answers found within some tokens, frame included, without what is visible."""
         items: Sequence[ContextItem] = await self._search_cached(tokens - self._frame_cost)
         if not take_all:
-            items = cache_window.select_answers(items, int(tokens * SCORE_SHARE), 0.2)
+            items = cache_window.select_answers(items, int(tokens * SCORE_SHARE), LEAST_RELEVANCE)
         new_items: list[ContextItem] = []
         for item in excerpts.drop_repeated_facts(items):
             text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
@@ -101,12 +104,12 @@ class AnswerSearch:
         These are the tokens of the best answers within `ANSWERS_SHARE` of the budget, without the turn itself; 0 for a
         turn without calls, whose messages are not cut.
         """
+        self._measured_tokens = 0
         if not any(map(is_call, turn)):
             return 0
         turn_ids = cache_window.visible_ids(turn)
         tokens = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
-        if self.step.tokens is not None:
-            tokens = min(tokens, self.step.tokens)
+        tokens = min(tokens, self.max_tokens)
         if tokens <= self._frame_cost:
             return 0
         self._measured_tokens = tokens
@@ -116,6 +119,7 @@ class AnswerSearch:
     def forget(self) -> None:
         """Forget the results, because the log may have changed."""
         self._items_by_tokens.clear()
+        self._measured_tokens = 0
 
     def _cost(self, pieces: tuple[Piece, ...]) -> int:
         """Return the tokens of a block of pieces; 0 if there are none."""

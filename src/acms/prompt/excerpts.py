@@ -31,6 +31,10 @@ COUNT_TOKENS = 14
 """Tokens of a line that only counts the earlier calls."""
 LATER = "later than the messages above"
 """Note on an edit, or on an excerpt of another session, that is newer than all earlier turns of this session."""
+NEGATIONS = frozenset(
+    "no not never none nothing without nor t n't nicht kein keine nie pas jamais nunca não non ne".split()
+)
+"""Words with which a message that holds the words of a fact says something else."""
 KNOWN_NOW = "known now"
 """Note on a fact: it holds whatever the age of the excerpts around it."""
 ARROW = "→"
@@ -116,24 +120,26 @@ def _owner_of(item: ContextItem) -> str:
 
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """Drop facts whose words all occur in one short message that is recalled too; a fact of one word stays."""
+    """Drop facts whose words all occur in one short message that is recalled too; a fact of one word stays.
+
+    Not because of a question, a negation or external text: these hold the words without stating the fact.
+    """
     messages: list[AbstractSet[int]] = []
     for item in items:
-        if item.source is not Source.FACT and item.group is None:
-            terms = _terms_of_item(item)
-            if len(terms) <= 60:  # a longer text holds many words by chance
-                messages.append(terms)
+        if item.source is Source.FACT or item.group is not None or is_external(item):
+            continue
+        words = split_words(item.content)
+        is_statement = "?" not in item.content and NEGATIONS.isdisjoint(words)
+        terms = set(content_terms(words))
+        if is_statement and len(terms) <= 60:  # a longer text holds many words by chance
+            messages.append(terms)
     kept_items: list[ContextItem] = []
     for item in items:
-        terms = _terms_of_item(item) if item.source is Source.FACT else set[int]()
+        terms = set(content_terms(split_words(item.content))) if item.source is Source.FACT else set[int]()
         is_repeated = len(terms) > 1 and any(terms <= message for message in messages)
         if not is_repeated:
             kept_items.append(item)
     return kept_items
-
-
-def _terms_of_item(item: ContextItem) -> set[int]:
-    return set(content_terms(split_words(item.content)))
 
 
 def _is_own(item: ContextItem, own_logs: Collection[str]) -> bool:
@@ -200,9 +206,9 @@ def write_earlier_calls(
 ) -> tuple[Piece, ...]:
     """Return tool calls in short, oldest first: a model that does not see its earlier calls repeats them.
 
-    Calls whose results are unlike the others, such as a failure, get a line each with the result, as many as
-    `line_tokens` hold. All others are named in one piece without their results, so that everything takes at most
-    `tokens`; what does not fit is counted there. If all names fit, the newest calls get a line too.
+    Calls whose results are unlike those of the other calls, such as a failure, get a line each with the result, as
+    many as `line_tokens` hold. All others are named in one piece without their results, so that everything takes at
+    most `tokens`; what does not fit is counted there. If all names fit, the newest calls get a line too.
     """
     calls = [group for group in groups if _name_calls(group, counter)]
 

@@ -5,18 +5,20 @@ The passages recalled for a turn form a *block*, which stands among the messages
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
 from acms.errors import FitError
-from acms.model import Entry, Role
+from acms.log.in_force import EntryGroup
+from acms.model import Context, Entry, Role, State
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
-from acms.prompt import cache_window
+from acms.prompt import cache_window, excerpts
 from acms.prompt.cache_window import CacheWindow
 from acms.prompt.resolve import LogRead
-from acms.recall.window import LogSpan
+from acms.prompt.steps import Readable
+from acms.recall.window import LogSpan, load_instructions
 
 INSTRUCTIONS_SHARE = 0.9
 """Share of the budget that the system messages of a log may take: the newest message needs the rest."""
@@ -142,3 +144,22 @@ def check_instructions_fit(tokens: int, budget: int) -> None:
                 "retract some of them",
             ),
         )
+
+
+async def load_front_entries(
+    session: Readable, span: LogSpan, first: Sequence[str], context: Context | None
+) -> list[EntryGroup[Entry]]:
+    """Return the system messages that a log begins with, and the messages that the caller wants first.
+
+    `first` are ids, and `context` is the log. A message counts if it is active and no part of a tool call.
+    """
+    units = list(await load_instructions(session.storage, session.redactor, span))
+    instruction_ids = {entry.id for unit in units for entry in unit.entries}
+    own_logs = excerpts.find_own_logs(context)
+    entries: list[Entry] = []
+    for entry in await session.storage.get([id for id in first if id not in instruction_ids]):
+        if entry is None or entry.group is not None or entry.state is not State.LIVE:
+            continue
+        if entry.context in own_logs and span.replacements.replaced_by(entry.version) is None:
+            entries.append(entry)
+    return units + [EntryGroup((entry,)) for entry in session.redactor.redact_entries(entries)]

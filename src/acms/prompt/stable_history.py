@@ -13,7 +13,7 @@ from typing import Any
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import EntryGroup, is_sealed
-from acms.model import Context, Entry, Kind, State
+from acms.model import Context, Entry, Kind
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece
 from acms.ports import Codec, HasRecords
 from acms.prompt import cache_window, excerpts
@@ -21,13 +21,19 @@ from acms.prompt import steps as content
 from acms.prompt.answers import AnswerSearch
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
-from acms.prompt.placed_history import HistoryRead, PlacedHistory, check_instructions_fit, label_in_front
+from acms.prompt.placed_history import (
+    HistoryRead,
+    PlacedHistory,
+    check_instructions_fit,
+    label_in_front,
+    load_front_entries,
+)
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Readable
 from acms.prompt.tool_outputs import CallCutter, is_call
 from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.recall.planner import SUMMARIES_SHARE
-from acms.recall.window import LogSpan, load_instructions
+from acms.recall.window import LogSpan
 from acms.text.chat_messages import EXCERPTS, EXCERPTS_OF_TURN, MORE_EXCERPTS
 
 NEWEST_SHARE = 0.15
@@ -175,7 +181,7 @@ class StableHistory:
         groups, limits = cut_result
         window = window._replace(outputs=tuple(sorted(limits.items())))
         history = history._replace(groups=groups)
-        index = self._find_block_index(history.front, groups)
+        index = self._find_turn_start(history.front, groups)
         answers = self.answers
         if answers is not None and not cache_window.has_recalled(answers.step.query, window, groups, index):
             extended_window = await self._add_block(window, history, index, answers)
@@ -235,14 +241,15 @@ class StableHistory:
         """
         history = await self._with_instructions(await self._read_newest())
         whole_groups = cache_window.strip_old_reasoning(history.groups, history.span.version)
-        turn_start = cache_window.find_turn_start(whole_groups, question_follows=self.question_follows)
+        turn_start = self._find_turn_start(history.front, whole_groups)
         answer_tokens = 0
         if self.answers is not None:
             answer_tokens = await self.answers.measure(whole_groups[turn_start:], self._context)
         call_tokens = self._tokens_for_calls(whole_groups[turn_start:])
-        groups, limits = self._cut_outputs(history, whole_groups, answer_tokens + call_tokens)
+        groups, limits = self._cut_outputs(history, whole_groups, turn_start, answer_tokens + call_tokens)
         costs = self._costs(groups)
-        start = min(self._choose_start(history, groups, costs), content.find_newest_non_system(groups))
+        start = self._choose_start(history, costs, turn_start, groups)
+        start = min(start, content.find_newest_non_system(groups))
         with_question = self._move_question_to_front(history, start, costs, groups)
         budget = self.budget - self._cost(with_question.front)
         calls_budget = budget - answer_tokens - sum(costs[start:])
@@ -281,7 +288,15 @@ class StableHistory:
                 return await self.answers.find(recall_budget, visible, self._context, take_all=take_all)
 
             start, limits, pieces = await self._show_last_exchange(
-                whole_groups, turn_start, costs, limits, start, free_tokens, pieces, find_answers
+                whole_groups,
+                turn_start,
+                costs,
+                limits,
+                start,
+                free_tokens,
+                pieces,
+                history.front,
+                find_answers,
             )
         shown_groups = self._cutter.cut(whole_groups[start:], limits, cache_window.question_of(history.front))
         history = history._replace(groups=shown_groups)
@@ -292,7 +307,8 @@ class StableHistory:
         is_whole = start == 0 and history.is_complete
         window = await self._new_window(history, limits, pieces, is_whole=is_whole)
         placed = self._lay_out(window, history)
-        return placed._replace(older=tuple(groups[:start]))
+        older = [group for group in groups[:start] if history.front_ids.isdisjoint(group.messages[0].sources)]
+        return placed._replace(older=tuple(older))
 
     def _write_earlier_calls(self, groups: Sequence[MessageGroup], free_tokens: int) -> tuple[Piece, ...]:
         """Return the calls of a turn that are not shown, in short, within half of the free tokens or what is reserved.
@@ -320,7 +336,7 @@ class StableHistory:
         groups, span = history.groups, history.span
         blocks: tuple[Block, ...] = ()
         if self.answers is not None or pieces:
-            blocks = (self._build_block(history, self._find_block_index(history.front, groups), pieces),)
+            blocks = (self._build_block(history, self._find_turn_start(history.front, groups), pieces),)
         starts_later = bool(groups) and not is_whole
         outputs = [(group.first, limits[group.first]) for group in groups if group.first in limits]
         head = await self.session.storage.head(span.context)
@@ -343,7 +359,7 @@ class StableHistory:
         return 0.5 if self.question_follows else 0.85
 
     def _cut_outputs(
-        self, history: HistoryRead, groups: Sequence[MessageGroup], reserved_tokens: int
+        self, history: HistoryRead, groups: Sequence[MessageGroup], turn_start: int, reserved_tokens: int
     ) -> tuple[list[MessageGroup], dict[int, int]]:
         """Return the groups a window may begin with, and the most tokens for an output of each call.
 
@@ -357,7 +373,6 @@ class StableHistory:
             return self._cutter.cut(groups, limits), limits
         budget -= reserved_tokens
         last_index = len(groups) - 1
-        turn_start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(turn_start, max(0, last_index))
         turn_cost = self._cost(condensed_groups[turn_start:])
         for index in range(last_index, turn_start - 1, -1):
@@ -368,7 +383,8 @@ class StableHistory:
             available = int(budget / 2) - other_cost
             if index == last_index:
                 question = self._cutter.shorten_question(groups[turn_start], self.budget // 2)
-                question_cost = self._cost([question]) if turn_start < last_index else 0
+                has_question = turn_start < last_index and cache_window.is_question(groups[turn_start])
+                question_cost = self._cost([question]) if has_question else 0
                 available = max(available, int((budget - question_cost) * self._newest_output_share))
             limits[group.first] = self._cutter.limit_within(group, available)
             turn_cost = other_cost + self._cost(self._cutter.cut([group], limits))
@@ -398,7 +414,7 @@ class StableHistory:
             if self._tokens_left(window, history._replace(groups=whole_groups)) >= 0:
                 return whole_groups, whole_limits
         free_tokens = self._tokens_left(window, history._replace(groups=condensed_groups))
-        turn_start = min(self._find_block_index(history.front, groups), len(groups) - 1)
+        turn_start = min(self._find_turn_start(history.front, groups), len(groups) - 1)
         min_tokens = self._newest_output_share / 2 * (self.budget - self._cost(history.front))
         for index in reversed(new_indexes):
             if index < turn_start:
@@ -484,6 +500,7 @@ class StableHistory:
         start: int,
         budget: int,
         pieces: tuple[Piece, ...],
+        front: Sequence[MessageGroup],
         find_answers: Callable[[Mapping[str, str]], Awaitable[tuple[Piece, ...]]],
     ) -> tuple[int, dict[int, int], tuple[Piece, ...]]:
         """Show more of the exchange before `end`, which a question often refers to; return start, limits and pieces.
@@ -501,16 +518,23 @@ class StableHistory:
             return exchange_start + offset, filled_limits
 
         filled_start, filled_limits = fill(pieces)
-        visible = cache_window.collect_visible_texts(
-            self._cutter.cut(whole_groups[filled_start:], filled_limits), (), self.entries
-        )
+        shown_groups = self._cutter.cut(whole_groups[filled_start:], filled_limits)
+        visible = cache_window.collect_visible_texts([*front, *shown_groups], (), self.entries)
         if not any(piece.id in visible for piece in pieces):
             return filled_start, filled_limits, pieces
-        pieces = await find_answers(visible)
-        filled_start, filled_limits = fill(pieces)
-        shown_groups = self._cutter.cut(whole_groups[filled_start:], filled_limits)
-        pieces = cache_window.drop_visible_pieces(pieces, shown_groups, self.entries)
-        return filled_start, filled_limits, pieces
+        new_pieces = await find_answers(visible)
+        new_start, new_limits = fill(new_pieces)
+        new_groups = self._cutter.cut(whole_groups[new_start:], new_limits)
+        new_pieces = cache_window.drop_visible_pieces(new_pieces, new_groups, self.entries)
+        new_ids = {piece.id for piece in new_pieces} | cache_window.visible_ids(new_groups)
+        if any(piece.id in visible and piece.id not in new_ids for piece in pieces):
+            # More was recalled, so less of the exchange is shown, and not what was recalled of it before.
+            return (
+                filled_start,
+                filled_limits,
+                cache_window.drop_visible_pieces(pieces, shown_groups, self.entries),
+            )
+        return new_start, new_limits, new_pieces
 
     def _reserve(
         self, groups: Sequence[MessageGroup], costs: Sequence[int], tool_tokens: int, used_tool_tokens: int
@@ -537,7 +561,7 @@ class StableHistory:
         return max(tool_tokens - used_tool_tokens, used_tool_tokens // 2)
 
     def _choose_start(
-        self, history: HistoryRead, groups: Sequence[MessageGroup], costs: Sequence[int]
+        self, history: HistoryRead, costs: Sequence[int], exchange_end: int, groups: Sequence[MessageGroup]
     ) -> int:
         """Return the index of the first group that a window shows: of all if they fit, or of the newest.
 
@@ -549,7 +573,6 @@ class StableHistory:
         if is_whole and sum(costs) <= budget:
             return 0
         last_index = len(groups) - 1
-        exchange_end = cache_window.find_turn_start(groups, question_follows=self.question_follows)
         turn_start = min(exchange_end, max(0, last_index))
         share = 0.5 if self.answers is None else NEWEST_SHARE
         leaves_room = turn_start == last_index or sum(costs[turn_start:]) <= budget * 2 / 3
@@ -604,7 +627,7 @@ class StableHistory:
         """
         if history.is_complete and self._cost(history.groups) <= self.budget:
             return history
-        units = await self._load_front_entries(history.span)
+        units = await load_front_entries(self.session, history.span, self.first, self._context)
         groups = self._build_groups(units, history.span.labels.by_id([], units))
         check_instructions_fit(self._cost(groups), self.budget)
         front_ids = cache_window.visible_ids(groups)
@@ -615,30 +638,12 @@ class StableHistory:
             front_entries=(*entries, *history.front_entries),
         )
 
-    async def _load_front_entries(self, span: LogSpan) -> list[EntryGroup[Entry]]:
-        """Return the system messages that the log begins with, and the entries that the caller wants in front."""
-        storage, redactor = self.session.storage, self.session.redactor
-        units = list(await load_instructions(storage, redactor, span))
-        if self.first:
-            instruction_ids = {entry.id for unit in units for entry in unit.entries}
-            rows = await storage.get([id for id in self.first if id not in instruction_ids])
-            active = [row for row in rows if row is not None and self._is_active(row, span)]
-            units += [EntryGroup((entry,)) for entry in redactor.redact_entries(active)]
-        return units
+    def _find_turn_start(self, front: Sequence[MessageGroup], groups: Sequence[MessageGroup]) -> int:
+        """Return the index of the group with which the newest turn begins, and before which its block stands.
 
-    def _is_active(self, entry: Entry, span: LogSpan) -> bool:
-        """Return whether a message is of this conversation, active, and no part of a tool call."""
-        if entry.group is not None or entry.state is not State.LIVE:
-            return False
-        is_own = entry.context in excerpts.find_own_logs(self._context)
-        return is_own and span.replacements.replaced_by(entry.version) is None
-
-    def _find_block_index(self, front: Sequence[MessageGroup], groups: Sequence[MessageGroup]) -> int:
-        """Return the index of the group before which a block of the newest turn stands.
-
-        The turn may begin with a question in front of all groups.
+        The question may be in front of all groups: then the turn begins with the first of them.
         """
-        question = [group for group in front[-1:] if not any(map(is_summary, group.messages[0].sources))]
+        question = [group for group in front if cache_window.is_question(group)][-1:]
         start = cache_window.find_turn_start([*question, *groups], question_follows=self.question_follows)
         return max(0, start - len(question))
 

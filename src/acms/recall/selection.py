@@ -15,8 +15,8 @@ from acms.results import ContextItem
 
 HALF = 0.5
 """Relevance of a message that holds half of the information of a question."""
-USER_WORDS = "the user said it, and what the user said holds whatever is asked"
-"""Reason for messages of the user in the log of an agent."""
+USER_WORDS = "short words of the user, and marked ones, are shown before outputs of tools"
+"""Reason for such messages in the log of an agent."""
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are near one about the query but are not about it themselves."""
 
@@ -127,8 +127,8 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
         reason = "it has no word but courtesies"
         if has_content:
             reason = (
-                f"only near a message about the query: {remaining} tokens are left of the {NEIGHBOURS:.0%} "
-                "that these share"
+                f"not about the query itself: {remaining} tokens are left of the {NEIGHBOURS:.0%} "
+                "that such messages share"
             )
         rejections[id(candidate)] = Choice(candidate, False, "neighbour", reason)
     kept_candidates = [candidate for candidate in past if id(candidate) not in rejections]
@@ -179,9 +179,9 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> 
     return kept_indexes
 
 
-def best_first(candidate: Candidate) -> tuple[float, float, int]:
-    """Return a sort key that orders candidates by score, then by relevance and version."""
-    return -candidate.score, -candidate.relevance, candidate.unit.version
+def best_first(candidate: Candidate) -> tuple[bool, float, float, int]:
+    """Return a sort key that orders candidates by score, then by relevance and version, words of the user first."""
+    return candidate.distance >= 0, -candidate.score, -candidate.relevance, candidate.unit.version
 
 
 def _leaders_first(candidate: Candidate, budget: int) -> tuple[bool, float, bool, float, int]:
@@ -190,14 +190,16 @@ def _leaders_first(candidate: Candidate, budget: int) -> tuple[bool, float, bool
     A message that holds half of the question, and could only be shown as an excerpt, competes with the excerpt's cost.
     So does a large tool call, of which an excerpt is shown in any case.
     """
-    score = max(candidate.score, candidate.leader_score)
+    score = candidate.score
+    is_companion = candidate.leader_score > score
     is_large = candidate.tokens > budget / 2
     is_tool_group = len(candidate.costs) > 1
-    if is_large and (is_tool_group or candidate.relevance >= HALF):
+    if is_companion:
+        score = candidate.leader_score
+    elif is_large and (is_tool_group or candidate.relevance >= HALF):
         most_tokens = _tool_excerpt_tokens(candidate, budget) if is_tool_group else _excerpt_tokens(budget)
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))
-    is_companion = candidate.leader_score > candidate.score
     is_kept = candidate.distance < 0
     return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
 
@@ -310,7 +312,7 @@ def _describe_relevance(candidate: Candidate) -> str:
     """Return whether a candidate matches the query itself, or has its score from the messages beside it."""
     if candidate.relevance <= 0:
         return "said beside something relevant"
-    return "relevant to the query" if candidate.distance == 0 else "weakly relevant to the query"
+    return "relevant to the query" if candidate.distance <= 0 else "weakly relevant to the query"
 
 
 _make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)

@@ -21,8 +21,8 @@ SPEAKER_TOKENS = 4
 def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     """Return the positions of short messages of the user, and of marked ones, in a log with tool calls.
 
-    Of the searched log they take at most `max_tokens` tokens: the first one, then the newest ones. A log without tool
-    calls has none: there the messages of the user are the log.
+    Of the searched log they take at most `max_tokens` tokens: the first one, then the newest ones. Of a log without
+    tool calls nothing is returned: there the messages of the user are the log.
     """
     is_own = np.arange(len(corpus)) >= corpus.start
     if not (is_own & (corpus.column("group") >= 0)).any():

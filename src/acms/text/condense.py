@@ -12,11 +12,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from math import log
+from math import fsum, log
+from unicodedata import combining
 
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
 from acms.text.records import Record, group_by_block, split_records
+from acms.text.tokenizer import split_words
 
 CUT = "[…]"
 """Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
@@ -25,7 +27,7 @@ MARK = re.compile(r"\[…[^\]\n]*\]")
 MOST_CHARACTERS_PER_TOKEN = 128
 """Characters of the longest tokens that tokenizers have, which are runs of blanks."""
 MORE_STEPS = 12
-"""Steps tried behind the first one that does not fit: a smaller one may."""
+"""Steps tried behind the first one that does not fit: a later, smaller one may fit."""
 MOST_BLOCKS = 200
 """Records whose blocks are shown with them; in a room for more, single records say enough."""
 ENDS = 2
@@ -37,11 +39,13 @@ LONGEST_WORD = 60
 FIRST_WIDE_CHARACTER = "\u2e80"
 """From here on characters stand for words or syllables (CJK), so that a text may be cut between any two of them."""
 
+ZERO_WIDTH_JOINER = "\u200d"
+"""Joins emoji to one character."""
+
 TextSpan = tuple[int, int]
 """Start and end of a part of a text."""
 
-_PLAIN_WORD = re.compile(r"[^\W\d_]{3,}(?![\w-]*\d)")
-_ANY_WORD = re.compile(r"[^\W_]{2,}|\d")
+_PLAIN_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{3,}+(?![\w-]*+\d)")
 
 
 def find_level(costs: Sequence[int], budget: int) -> int:
@@ -81,7 +85,11 @@ def _may_cut(text: str, position: int) -> bool:
     if position <= 0 or position >= len(text):
         return True
     before, after = text[position - 1], text[position]
-    return before.isspace() or after.isspace() or max(before, after) >= FIRST_WIDE_CHARACTER
+    if before.isspace() or after.isspace():
+        return True
+    is_joined = before == ZERO_WIDTH_JOINER or after == ZERO_WIDTH_JOINER or combining(after) > 0
+    is_number = before.isdigit() and after.isdigit()
+    return max(before, after) >= FIRST_WIDE_CHARACTER and not is_joined and not is_number
 
 
 # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,7 +102,7 @@ def condense_output(
 
     The record that answers or stands out most is kept, then the last and the first, then alternately records that share
     rare words with the question and records that stand out, until the budget is filled; each with the object, section
-    or function around it. A room for less than the best record shows head and tail instead. The first mark says
+    or function around it. If not even the best record fits, head and tail are shown. The first mark says
     how much is left out, and the id of the entry that holds all of it. The choice is cached as spans, without the text:
     a history shows the same outputs every turn.
     """
@@ -242,31 +250,30 @@ def _sort_descending(values: Sequence[float], indexes: Iterable[int]) -> list[in
 
 def _measure_likeness(text: str, records: Sequence[Record], question: str) -> list[float]:
     """Return how rare the words are that each record shares with a question; 0 for none."""
-    question_words = _find_words(_ANY_WORD, question, (0, len(question)))
+    question_words = set(split_words(question))
     if not question_words:
         return [0.0] * len(records)
-    shared_words = [question_words & _find_words(_ANY_WORD, text, record[:2]) for record in records]
+    shared_words = [
+        question_words.intersection(split_words(text[record.start : record.end])) for record in records
+    ]
     return _sum_rarities(shared_words)
 
 
 def measure_rarity(text: str, records: Sequence[Record]) -> list[float]:
     """Return for each record how rare its words are in the others, the mean of all its words."""
-    words = [_find_words(_PLAIN_WORD, text, record[:2]) for record in records]
+    words = [set(map(str.casefold, _PLAIN_WORD.findall(text, *record[:2]))) for record in records]
     return [
         total / max(1, len(record_words))
         for total, record_words in zip(_sum_rarities(words), words, strict=True)
     ]
 
 
-def _find_words(pattern: re.Pattern[str], text: str, span: TextSpan) -> set[str]:
-    return set(map(str.casefold, pattern.findall(text, *span)))
-
-
 def _sum_rarities(words: Sequence[set[str]]) -> list[float]:
     """Return the sum of the inverse document frequencies of the words of each record."""
     holders = Counter(word for record_words in words for word in record_words)
     idf = {word: log(len(words) / count) for word, count in holders.items()}
-    return [sum(idf[word] for word in record_words) for record_words in words]
+    # An exact sum: the order of a set differs from process to process, and equal records must stay equal.
+    return [fsum(idf[word] for word in record_words) for record_words in words]
 
 
 def _join_spans(text: str, spans: Sequence[TextSpan], entry: str) -> str:
