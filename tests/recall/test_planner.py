@@ -21,13 +21,13 @@ from acms.recall.planner import (
     build_candidate,
     build_choice_ledger,
     choose_newest_suffix,
-    cut_middle,
     finish_plan,
     fit_to_budget,
     media_tokens,
     render_choice,
 )
 from acms.recall.selection import divide_budget
+from acms.recall.shortening import cut_middle
 from acms.text.condense import MARK
 from tests.support.counters import COUNTERS, NAMES, Counting
 from tests.support.logs import Log, make_entry

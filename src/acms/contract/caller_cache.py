@@ -18,7 +18,7 @@ from acms.contract.wire import Fields, parse_integer, parse_number, parse_text
 from acms.errors import ValidationError
 from acms.model import Json
 from acms.ports import TokenCounter
-from acms.recall.planner import cut_middle
+from acms.recall.shortening import cut_middle
 
 FREQUENT, RECENT = 3, 8
 """Conflicts are frequent if at least `FREQUENT` of the last `RECENT` policies had one."""

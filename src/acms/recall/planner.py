@@ -24,7 +24,7 @@ from acms.log.in_force import (
     rendered_role,
 )
 from acms.log.validity import attach_label
-from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
+from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.prompt_types import SEPARATOR, prefix_speaker
@@ -41,17 +41,6 @@ from acms.results import (
     new_days,
     resolve_speaker,
 )
-from acms.text.condense import (
-    bisect_largest,
-    condense_arguments,
-    condense_output,
-    fill_steps,
-    find_level,
-    fits_budget,
-    measure_rarity,
-)
-from acms.text.records import Record, group_by_block, split_records
-from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
 """Marks text left out because it did not fit."""
@@ -116,7 +105,8 @@ def _begins_with_letter(item: ContextItem) -> bool:
     return first.isascii() and first.isalpha()
 
 
-def _speaker_of_item(item: ContextItem) -> str | None:
+def speaker_of_item(item: ContextItem) -> str | None:
+    """Return the name that a frame counts for an item."""
     return FACT if item.source is Source.FACT else item.actor_id
 
 
@@ -492,16 +482,18 @@ def _shorten_items(
     choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
     """Shorten the rendered items of a unit as the rule of its choice says: trimmed, excerpt or cut."""
+    from acms.recall.shortening import cut_group, excerpt_group, excerpt_item
+
     budget = choice.max_tokens
     if choice.rule == "trimmed":
         (item,) = items
-        tokens = counter.count(item.content) + frame.cost(item.role, (), _speaker_of_item(item))
+        tokens = counter.count(item.content) + frame.cost(item.role, (), speaker_of_item(item))
         return [replace(item, token_count=tokens, truncated=True)]
     if choice.rule != "excerpt":
         return cut_group(items, budget, counter, frame, query)
     if len(items) > 1:
-        return _excerpt_group(items, budget, counter, frame, query)
-    return [_excerpt_item(items[0], budget, counter, frame, query)]
+        return excerpt_group(items, budget, counter, frame, query)
+    return [excerpt_item(items[0], budget, counter, frame, query)]
 
 
 def _apply_label(item: ContextItem, candidate: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
@@ -509,107 +501,8 @@ def _apply_label(item: ContextItem, candidate: Candidate, counter: TokenCounter,
     if not item.content:
         return item
     content = attach_label(item.content, candidate.label)
-    tokens = counter.count(content) + frame.cost(item.role, item.parts, _speaker_of_item(item))
+    tokens = counter.count(content) + frame.cost(item.role, item.parts, speaker_of_item(item))
     return replace(item, content=content, token_count=tokens)
-
-
-def _excerpt_item(
-    item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
-) -> ContextItem:
-    """Cut an item to the sentences that share the most words with the query, within a budget.
-
-    Each sentence is shown with the object, section or function around it, in the order of the text. Of a tool's output
-    only what shares a word is shown, and the line that is most unlike the others, such as an error.
-    """
-    framing = frame.cost(item.role, (), _speaker_of_item(item))
-    query_terms = set(content_terms(split_words(query)))
-    records = split_records(item.content)
-    shared_counts: list[int] = []
-    for record in records:
-        terms = content_terms(split_words(item.content[record.start : record.end]))
-        shared_counts.append(len(query_terms.intersection(terms)))
-    is_output = item.role is Role.TOOL
-    rarity = measure_rarity(item.content, records) if is_output else [0.0] * len(records)
-    best_first = sorted(range(len(records)), key=lambda index: (-shared_counts[index], -rarity[index]))
-    ranked = [index for index in best_first if shared_counts[index]]
-    if is_output and records:
-        most_unusual = max(range(len(records)), key=rarity.__getitem__)
-        ranked.insert(1, most_unusual)
-    blocks = group_by_block(item.content, records, ranked)
-    best_block = blocks[0] if blocks else []  # it may be larger than the budget
-    steps = [[index] for index in best_block] + blocks[1:]
-    if not is_output:
-        steps += [[index] for index in best_first]
-
-    def fits(indexes: Sequence[int]) -> bool:
-        return counter.count(_join_records(item.content, records, indexes)) <= budget - framing
-
-    content = _join_records(item.content, records, fill_steps(steps, fits))
-    if not content and records:  # not even the best sentence fits whole
-        best = records[best_first[0]]
-        content = cut_middle(item.content[best.start : best.end].strip(), budget - framing, counter)
-    if not content:
-        return _empty_item(item)
-    tokens = counter.count(content) + framing
-    return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
-
-
-def _empty_item(item: ContextItem) -> ContextItem:
-    """Return an item cut to nothing, which costs nothing."""
-    return replace(item, content="", parts=(), token_count=0, truncated=True)
-
-
-def _excerpt_group(
-    items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
-) -> list[ContextItem]:
-    """Cut a tool call and its answers to the parts that share the most words with the query; keep short items whole."""
-    rendered = list(items)
-    shortest_first = sorted(range(len(items)), key=lambda index: items[index].token_count)
-    remaining = budget
-    for done_count, index in enumerate(shortest_first):
-        item = items[index]
-        share = remaining // (len(items) - done_count)
-        if item.token_count > share and any(isinstance(part, ToolCall) for part in item.parts):
-            # A call that is not named would leave its result to the call before it.
-            item = _cut_arguments(item, share, counter, frame)
-        elif item.token_count > share:
-            excerpt = _excerpt_item(item, share, counter, frame, query)
-            item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
-        rendered[index] = item
-        remaining -= item.token_count
-    return rendered if remaining >= 0 else cut_group(rendered, budget, counter, frame, query)
-
-
-def _restore_result_part(item: ContextItem, original: ContextItem) -> ContextItem:
-    """Return a cut item with the tool result part of the whole item, shortened: it names the call it answers."""
-    for part in original.parts:
-        if isinstance(part, ToolResult):
-            return replace(item, parts=(replace(part, output=item.content),))
-    return replace(item, parts=())
-
-
-def _join_records(content: str, records: Sequence[Record], indexes: Sequence[int]) -> str:
-    """Join some records in the order of the text, with a mark wherever others are omitted.
-
-    A record that begins a line keeps its indentation and begins one here.
-    """
-    text = ""
-    next_index = 0
-    for index in sorted(set(indexes)):
-        start, end, _ = records[index]
-        record = content[start:end]
-        begins_line = start > 0 and content[start - 1] == "\n"
-        if index == next_index:
-            text += record
-        elif begins_line:
-            text = f"{text.rstrip()}\n{CUT.strip()}\n{record}".lstrip("\n")
-        else:
-            text = (text.rstrip() + CUT).lstrip() + record.lstrip()
-        next_index = index + 1
-    text = text.rstrip()
-    if indexes and next_index < len(records):
-        text += CUT.rstrip()
-    return text
 
 
 def _build_item(
@@ -647,105 +540,6 @@ def _build_item(
         redaction=redaction,
         trust=trust.trust_of_entry(entry),
     )
-
-
-def cut_group(
-    items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str = ""
-) -> list[ContextItem]:
-    """Cut the items of one unit to a budget: the longest ones to an equal length.
-
-    The parts of a tool's output that match the query are kept. A unit that still does not fit becomes empty items that
-    cost nothing: each entry stays in the result, marked as truncated.
-    """
-    most_per_item = find_level([item.token_count for item in items], budget)
-    cut_items = [_cut_part(item, most_per_item, counter, frame, query) for item in items]
-    excess = sum(item.token_count for item in cut_items) - budget
-    longest_first = sorted(range(len(cut_items)), key=lambda index: -cut_items[index].token_count)
-    for index in longest_first:
-        item = cut_items[index]
-        can_shrink = item.role is Role.TOOL or len(items) == 1
-        if excess > 0 and can_shrink:
-            cut_items[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame, query)
-            excess -= item.token_count - cut_items[index].token_count
-    # A tool call and its answers are shown together or not at all.
-    has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut_items)
-    if excess > 0 or has_empty_member:
-        return [_empty_item(item) for item in items]
-    return cut_items
-
-
-def _is_empty(item: ContextItem) -> bool:
-    return not item.content and not item.parts
-
-
-def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
-    """Return an item within a budget: a tool call with shorter arguments, any other with its text cut."""
-    if item.token_count <= budget:
-        return item
-    if any(isinstance(part, ToolCall) for part in item.parts):
-        return _cut_arguments(item, budget, counter, frame)
-    return _cut_item(item, budget, counter, frame, query)
-
-
-def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
-    """Return an item with its text cut to a budget, frame included; of its parts only tool results are kept."""
-    results = [part for part in item.parts if isinstance(part, ToolResult)]
-    parts: tuple[Part, ...] = tuple([replace(part, output="") for part in results])
-    framing = frame.cost(item.role, parts, _speaker_of_item(item))
-    content_budget = budget - framing
-    content = ""
-    if content_budget > 0 and results:
-        content = condense_output(item.content, content_budget, counter, question=query, entry=item.id)
-    elif content_budget > 0:
-        content = cut_middle(item.content, content_budget, counter)
-    if not content and content_budget < 0:
-        return _empty_item(item)
-    if results:
-        parts = (replace(results[0], output=content), *parts[1:])
-    tokens = 0
-    if content or parts:
-        tokens = framing + (counter.count(content) if content else 0)
-    return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
-
-
-def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
-    """Shorten the arguments of an item's tool calls, which stay valid JSON; keep them if that saves nothing."""
-    costs = [counter.count(part.arguments) for part in item.parts if isinstance(part, ToolCall)]
-    excess = item.token_count - budget
-    most_per_call = max(1, find_level(costs, sum(costs) - excess))
-    content = item.content
-    parts: list[Part] = []
-    for part in item.parts:
-        if isinstance(part, ToolCall):
-            call_text = f"{part.name}({part.arguments})"
-            part = replace(part, arguments=condense_arguments(part.arguments, most_per_call, counter))
-            content = content.replace(call_text, f"{part.name}({part.arguments})", 1)
-        parts.append(part)
-    tokens = counter.count(content) + frame.cost(item.role, parts, _speaker_of_item(item))
-    if tokens >= item.token_count:
-        return item
-    return replace(item, content=content, parts=tuple(parts), token_count=tokens, truncated=True)
-
-
-def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
-    """Cut the middle out of a text so that its head and tail, joined by a mark, fit a token budget.
-
-    Returns "" if nothing fits. The head has two thirds of the kept characters, whose number is found by bisection.
-    """
-
-    def cut_to(size: int) -> str:
-        tail = size // 3
-        return text[: size - tail] + CUT + text[len(text) - tail :]
-
-    def fits(size: int) -> bool:
-        return counter.count(cut_to(size)) <= budget
-
-    if budget <= 0:
-        return ""
-    if fits_budget(text, budget, counter):
-        return text
-    size = bisect_largest(len(text), fits)
-    return cut_to(size) if size else ""
 
 
 def build_choice_ledger(
