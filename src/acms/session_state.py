@@ -32,7 +32,7 @@ from acms.privacy.modes import stricter_mode
 from acms.privacy.redactor import Redactor, create_redaction_stage
 from acms.providers.tokens import default_counter
 from acms.recall import request
-from acms.recall.planner import TextFrame
+from acms.recall.text_frame import TextFrame
 from acms.results import ContextItems, IndexStats
 from acms.runtime.loops import PerLoop
 from acms.storage import handles

@@ -43,7 +43,7 @@ from acms.prompt.manifest_writer import (
 )
 from acms.prompt_types import SEPARATOR, CacheMark, PromptMessage, prefix_speaker
 from acms.providers.tokens import default_counter
-from acms.recall import planner
+from acms.recall import planner, shortening
 from acms.text import chat_messages
 from tests.support.logs import CONTEXT as LOG
 from tests.support.logs import make_entry
@@ -120,7 +120,7 @@ def generated_prompts(
                 placed.append(PlacedMessage(message, "prompt/history", first=version, last=version))
             case "cut":
                 entries.append(make_entry(version, draw(said)))
-                text = planner.cut_middle(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
+                text = shortening.cut_middle(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(PlacedMessage(message, "prompt/history", "cut", first=version, last=version))
             case "trimmed":
@@ -158,7 +158,9 @@ def generated_prompts(
                 output = draw(said)
                 entries.append(make_entry(version + 1, output, parts=(ToolResult("c1", output),)))
                 answer = ToolResult(
-                    "c1", planner.cut_middle(output, draw(st.integers(1, 30)), COUNTER), draw(st.booleans())
+                    "c1",
+                    shortening.cut_middle(output, draw(st.integers(1, 30)), COUNTER),
+                    draw(st.booleans()),
                 )
                 message = PromptMessage(
                     role=Role.TOOL, parts=(answer,), sources=(entries[-1].id,), group="g1"
@@ -177,7 +179,7 @@ def generated_prompts(
                 )
                 texts = [piece.text for piece in pieces]
                 if kind == "recall cut":
-                    texts[-1] = planner.cut_middle(texts[-1], draw(st.integers(1, 30)), COUNTER)
+                    texts[-1] = shortening.cut_middle(texts[-1], draw(st.integers(1, 30)), COUNTER)
                 text = chat_messages.wrap_text(SEPARATOR.join(texts), chat_messages.RECALLED)
                 sources = tuple(one.id for one in found)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=sources)
@@ -323,7 +325,7 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
         make_entry(1, "", role=Role.TOOL, parts=parts),
         make_entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
     ]
-    cut = tuple([replace(part, output=planner.cut_middle(part.output, 20, COUNTER)) for part in parts])
+    cut = tuple([replace(part, output=shortening.cut_middle(part.output, 20, COUNTER)) for part in parts])
     shown = (
         PromptMessage(role=Role.TOOL, parts=cut, sources=(entries[0].id,), group="g1"),
         PromptMessage(role=Role.USER, parts=(Text(f"so far: {short}"),), sources=(entries[1].id,)),

@@ -27,8 +27,9 @@ from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
 from acms.recall.fact_candidates import FactIndex, measure_rarities
 from acms.recall.pipeline import KnownFacts, plan_recall
-from acms.recall.planner import Rows, TextFrame
+from acms.recall.planner import Rows
 from acms.recall.request import Ranked, Recall
+from acms.recall.text_frame import TextFrame
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
 from tests.support.indexes import field_of, index_records_of, rank_corpus, snapshot_of, split_into_segments

@@ -17,10 +17,11 @@ from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.pipeline import plan_recall
-from acms.recall.planner import Rows, TextFrame
+from acms.recall.planner import Rows
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import Ranking
 from acms.recall.request import Ranked, Recall
+from acms.recall.text_frame import TextFrame
 from acms.text.markers import WEIGHTS
 from acms.text.tokenizer import content_terms, split_words
 from tests.recall.test_planner import BYTES

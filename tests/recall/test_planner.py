@@ -13,11 +13,9 @@ from acms import ContextItem, ContextItems, EpisodeBoundaryConfig, Media, Role, 
 from acms.log.in_force import EntryGroup
 from acms.ports import TokenCounter
 from acms.recall.planner import (
-    CUT,
     LEAST_BUDGET,
     Candidate,
     Choice,
-    TextFrame,
     build_candidate,
     build_choice_ledger,
     choose_newest_suffix,
@@ -28,6 +26,7 @@ from acms.recall.planner import (
 )
 from acms.recall.selection import divide_budget
 from acms.recall.shortening import cut_middle
+from acms.recall.text_frame import CUT, TextFrame
 from acms.text.condense import MARK
 from tests.support.counters import COUNTERS, NAMES, Counting
 from tests.support.logs import Log, make_entry

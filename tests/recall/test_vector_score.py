@@ -15,10 +15,10 @@ from acms.recall import vector_score
 from acms.recall.candidates import Conditions, collect_candidates
 from acms.recall.corpus import Corpus
 from acms.recall.index import BLOCK, Segment, Vectors, pack_signs
-from acms.recall.planner import TextFrame
 from acms.recall.query import Query
 from acms.recall.ranking import Ranking
 from acms.recall.selection import divide_budget
+from acms.recall.text_frame import TextFrame
 from acms.recall.vector_score import compute_cosines, find_cosines, measure_cosines
 from tests.recall.test_planner import BYTES
 from tests.support.indexes import (

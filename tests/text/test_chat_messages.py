@@ -29,8 +29,9 @@ from acms.model import Head
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Conditions, collect_candidates
-from acms.recall.planner import Rows, TextFrame, build_candidate, choose_newest_suffix, render_choice
+from acms.recall.planner import Rows, build_candidate, choose_newest_suffix, render_choice
 from acms.recall.request import Ranked, Recall
+from acms.recall.text_frame import TextFrame
 from acms.recall.window import LogSpan, _build_span
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS

@@ -499,9 +499,10 @@ async def _fill_copy(storage: StorageBackend, original: Context, version: int, h
     chains: dict[int, str] = {}
     try:
         await storage.restore(hidden, _rewrite_entries(storage, original, version, hidden.id, chains))
-    except ConflictError as error:  # another task began this copy since, or took its name: look again
+    except ConflictError as error:  # another task began or finished this copy: the caller looks again
         raise ConflictError(str(error), retryable=True, options=error.options) from error
-    if (await storage.head(original.id)).epoch:  # an entry may have been erased during the copy
+    has_erasures = (await storage.head(original.id)).epoch > 0
+    if has_erasures:  # one of them may have happened during the copy
         await _blank_copied_entries(storage, original.id, storage, hidden.id, after=0, last=version)
         await count_erased(storage, hidden.id)
     tags: dict[str, Json] = {}

@@ -529,7 +529,7 @@ class _FactMerge:
     def _decide_address(self, address: Address) -> None:
         """Decide an address that holds one value: take the other side's value if only that side changed it.
 
-        If this side changed it too, the values are a conflict.
+        If this side changed it too, the values are a conflict: the strategy of the merge decides whether theirs wins.
         """
         theirs, theirs_base = _facts_at(self._theirs, address)
         ours, ours_base = _facts_at(self._ours, address)
@@ -541,7 +541,7 @@ class _FactMerge:
             return
         superseded = tuple(fact for fact in ours if fact_comparison_key(fact) not in their_contents)
         changed_here = our_contents != _contents_of(ours_base)
-        if changed_here and not self._resolve_conflict(theirs_base, ours, theirs, superseded):
+        if changed_here and not self._their_value_wins(theirs_base, ours, theirs, superseded):
             return
         added_facts = [fact for fact in theirs if fact_comparison_key(fact) not in our_contents]
         for fact in added_facts:
@@ -572,7 +572,7 @@ class _FactMerge:
             elif unchanged_here:
                 theirs_wins = True
             else:
-                theirs_wins = self._resolve_conflict([fact], current, _present([theirs]), current)
+                theirs_wins = self._their_value_wins([fact], current, _present([theirs]), current)
             if not theirs_wins:
                 refused_ids.update(entry.id for entry in _present([theirs]))
             elif theirs is not None:
@@ -604,7 +604,7 @@ class _FactMerge:
                 return current, _find_successor(self._ours.base_facts, ours)
         return None, None
 
-    def _resolve_conflict(
+    def _their_value_wins(
         self,
         base: Sequence[Entry],
         ours: Sequence[Entry],

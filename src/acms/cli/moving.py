@@ -40,7 +40,7 @@ STDIN = "stdin"
 
 
 def _read_stdin_lines() -> Iterator[str]:
-    """Yield the lines of stdin."""
+    """Yield the lines of stdin. Ctrl-C works while it waits for a line, not while a line is stored."""
     lines = limits.read_lines_within(sys.stdin.buffer, STDIN)
     while True:
         with allow_interrupt():

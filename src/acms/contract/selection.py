@@ -194,7 +194,7 @@ def _limit_external_share(
     """Choose items; if external text exceeds its share while other relevant text is left out, choose again with less.
 
     External text may come from anybody, so it must not crowd out other answers. In the second choice only external
-    items within the share take part. The others fill tokens that are still free.
+    items within the share take part. If no other answer is left out then, the rest of them fill the free tokens.
     """
     run = choose(items)
     external = [(item, rendition) for item, rendition in run.chosen if item.candidate.external]

@@ -394,7 +394,8 @@ class Consolidation:
         fact = self._find_same_fact(change)
         if fact is not None:
             note = _describe_confirmation(fact, change)
-            if not note:
+            adds_nothing = not note
+            if adds_nothing:
                 return "it is known already", fact.id
             change.named_facts = (*change.named_facts, fact)
             change.note = note

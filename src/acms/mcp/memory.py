@@ -50,7 +50,9 @@ class Local:
 
     def __init__(self, session: ACMS) -> None:
         self.session = session
-        self._engine: tuple[int, ACS] | None = None
+        #: The engine, and the number of erasures in the log when it was made.
+        self._engine: ACS | None = None
+        self._engine_epoch = 0
 
     async def verdict(self, id: str, query: str, budget: int | None) -> Verdict:
         """Return the verdict from the ledger of a recall."""
@@ -63,7 +65,7 @@ class Local:
     async def render(
         self, request: Mapping[str, Json], action: str | None, attempt: int
     ) -> Mapping[str, Json]:
-        """Answer with the contract's engine.
+        """Choose context for a request as the ACS contract defines it, and return the answer in its wire format.
 
         The same engine serves all attempts, because the second one refers to the first. It is replaced after an
         erasure: the results of earlier attempts may quote erased content.
@@ -72,9 +74,10 @@ class Local:
 
         context = await self.session.context_id()
         epoch = 0 if context is None else (await self.session.storage.head(context)).epoch
-        if self._engine is None or self._engine[0] != epoch:
-            self._engine = epoch, await asyncio.to_thread(ACS, [self.session])
-        return (await self._engine[1].render(request, action=action, attempt=attempt)).to_wire()
+        if self._engine is None or self._engine_epoch != epoch:
+            self._engine = await asyncio.to_thread(ACS, [self.session])
+            self._engine_epoch = epoch
+        return (await self._engine.render(request, action=action, attempt=attempt)).to_wire()
 
     async def cancel(self, job: str) -> None:
         """Cancel a job in the storage."""

@@ -310,7 +310,7 @@ class _Pairing:
             other_parts = ()  # the first answer has the other parts of the message
             if call.draft is not draft:
                 call.draft.answer_units.append(draft.unit)
-        if not results:
+        if not results:  # a tool message that names no call: its text is all there is
             stray_outputs = [message.text]
             other_parts = tuple([part for part in other_parts if not isinstance(part, Text)])
         if stray_outputs or other_parts:

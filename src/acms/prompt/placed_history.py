@@ -129,6 +129,17 @@ def label_in_front(entry: Entry, span: LogSpan) -> str:
     return "" if entry.role is Role.USER else span.labels.label_of_entry(entry)
 
 
+def find_missing_question(history: HistoryRead, older: Sequence[MessageGroup]) -> MessageGroup | None:
+    """Return the question that the first messages of a history answer if it is left out, else None.
+
+    `older` are the groups before those of the history. Without the question a request would begin with an answer.
+    """
+    groups = history.groups
+    if not groups or cache_window.is_question(groups[0]) or cache_window.question_of(history.front):
+        return None
+    return next((group for group in reversed(older) if cache_window.is_question(group)), None)
+
+
 def check_instructions_fit(tokens: int, budget: int) -> None:
     """Raise `FitError` if the system messages of a log leave no room in its budget for the newest message."""
     max_tokens = int(budget * INSTRUCTIONS_SHARE)

@@ -6,7 +6,7 @@ stores the positions once there is a prompt.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from acms.prompt.placed_history import (
     HistoryRead,
     PlacedHistory,
     check_instructions_fit,
+    find_missing_question,
     label_in_front,
     load_front_entries,
 )
@@ -283,10 +284,6 @@ class StableHistory:
         else:
             free_tokens = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE)) - sum(costs[start:])
 
-            async def find_answers(visible: Mapping[str, str]) -> tuple[Piece, ...]:
-                assert self.answers is not None  # there are pieces to replace
-                return await self.answers.find(recall_budget, visible, self._context, take_all=take_all)
-
             start, limits, pieces = await self._show_last_exchange(
                 whole_groups,
                 turn_start,
@@ -296,19 +293,35 @@ class StableHistory:
                 free_tokens,
                 pieces,
                 history.front,
-                find_answers,
+                recall_budget,
+                take_all=take_all,
             )
         shown_groups = self._cutter.cut(whole_groups[start:], limits, cache_window.question_of(history.front))
-        history = history._replace(groups=shown_groups)
-        question_id = self._find_missing_question(history, whole_groups[:start], pieces)
-        if question_id:
+        return await self._place_begun(
+            history._replace(groups=shown_groups), whole_groups[:start], limits, pieces
+        )
+
+    async def _place_begun(
+        self,
+        history: HistoryRead,
+        older_groups: Sequence[MessageGroup],
+        limits: Mapping[int, int],
+        pieces: tuple[Piece, ...],
+    ) -> PlacedHistory:
+        """Return a history as it is placed in a new window; `older_groups` are those before the ones shown."""
+        question = find_missing_question(history, older_groups)
+        block = [self._write_block(pieces)] if pieces else []
+        if question and self._cost([*history.front, *history.groups, *block, question]) <= self.budget:
+            question_id = question.messages[0].sources[0]
             history = self._add_to_front(history, question_id, 0)
             pieces = tuple([piece for piece in pieces if question_id not in piece.sources])
-        is_whole = start == 0 and history.is_complete
+        is_whole = not older_groups and history.is_complete
         window = await self._new_window(history, limits, pieces, is_whole=is_whole)
         placed = self._lay_out(window, history)
-        older = [group for group in groups[:start] if history.front_ids.isdisjoint(group.messages[0].sources)]
-        return placed._replace(older=tuple(older))
+        left_out = [
+            group for group in older_groups if history.front_ids.isdisjoint(group.messages[0].sources)
+        ]
+        return placed._replace(older=tuple(left_out))
 
     def _write_earlier_calls(self, groups: Sequence[MessageGroup], free_tokens: int) -> tuple[Piece, ...]:
         """Return the calls of a turn that are not shown, in short, within half of the free tokens or what is reserved.
@@ -501,7 +514,9 @@ class StableHistory:
         budget: int,
         pieces: tuple[Piece, ...],
         front: Sequence[MessageGroup],
-        find_answers: Callable[[Mapping[str, str]], Awaitable[tuple[Piece, ...]]],
+        recall_budget: int,
+        *,
+        take_all: bool,
     ) -> tuple[int, dict[int, int], tuple[Piece, ...]]:
         """Show more of the exchange before `end`, which a question often refers to; return start, limits and pieces.
 
@@ -522,7 +537,8 @@ class StableHistory:
         visible = cache_window.collect_visible_texts([*front, *shown_groups], (), self.entries)
         if not any(piece.id in visible for piece in pieces):
             return filled_start, filled_limits, pieces
-        new_pieces = await find_answers(visible)
+        assert self.answers is not None  # there are pieces
+        new_pieces = await self.answers.find(recall_budget, visible, self._context, take_all=take_all)
         new_start, new_limits = fill(new_pieces)
         new_groups = self._cutter.cut(whole_groups[new_start:], new_limits)
         new_pieces = cache_window.drop_visible_pieces(new_pieces, new_groups, self.entries)
@@ -603,22 +619,6 @@ class StableHistory:
         question = self._build_front_group(self.entries[entry_id], tokens, history.span)
         front_entries = (*history.front_entries, (entry_id, tokens))
         return history._replace(front=[*history.front, question], front_entries=front_entries)
-
-    def _find_missing_question(
-        self, history: HistoryRead, older: Sequence[MessageGroup], pieces: tuple[Piece, ...]
-    ) -> str:
-        """Return the id of the question that the first messages shown answer, if it is left out and fits; else "".
-
-        `older` are the groups before those shown. Without it a request would begin with an answer.
-        """
-        groups = history.groups
-        if not groups or cache_window.is_question(groups[0]) or cache_window.question_of(history.front):
-            return ""
-        question = next((group for group in reversed(older) if cache_window.is_question(group)), None)
-        shown_cost = self._cost([*history.front, *groups, *([self._write_block(pieces)] if pieces else [])])
-        if question is None or shown_cost + self._cost([question]) > self.budget:
-            return ""
-        return question.messages[0].sources[0]
 
     async def _with_instructions(self, history: HistoryRead) -> HistoryRead:
         """Put the system messages that the log begins with in front, if not all of it is shown.

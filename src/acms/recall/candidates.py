@@ -32,6 +32,7 @@ from acms.recall.index import Ints
 from acms.recall.planner import (
     Candidate,
     Choice,
+    Topic,
     append_label,
     build_candidate,
     build_rejection,
@@ -305,7 +306,7 @@ class _PastCandidates:
             return "current_episode", NOT_ASKED
         if conditions.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
             return "cutoff", self._ranking.why_no_answer(position)
-        if candidate.relevance < conditions.min_relevance and candidate.distance >= 0:
+        if candidate.relevance < conditions.min_relevance and candidate.distance != Topic.KEPT:
             return "min_relevance", f"below the least relevance of {conditions.min_relevance:.2f}"
         is_single = len(candidate.costs) == 1
         demotion = None if is_current else self._demotions.get(version)

@@ -22,14 +22,7 @@ from acms.log.validity import Period
 from acms.model import Entry, Kind, Role, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.redactor import read_redacted_entries
-from acms.recall.planner import (
-    Choice,
-    Pairs,
-    PlanSteps,
-    Rows,
-    build_choice_ledger,
-    fit_to_budget,
-)
+from acms.recall.planner import Choice, Pairs, PlanSteps, Rows, build_choice_ledger, fit_to_budget
 from acms.recall.request import Markers, Ranked, Reader, Recall
 from acms.recall.selection import (
     divide_budget,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
 from acms.log.encoding import parse_entry_id
 from acms.log.in_force import (
-    FACT,
     Demotion,
     EntryGroup,
     IndexedEntry,
@@ -24,10 +24,10 @@ from acms.log.in_force import (
     rendered_role,
 )
 from acms.log.validity import attach_label
-from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span
+from acms.model import Entry, Kind, Media, Part, Privacy, Source, Span
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.prompt_types import SEPARATOR, prefix_speaker
+from acms.recall.text_frame import CUT, TextFrame, speaker_of_item
 from acms.results import (
     UNSURE,
     Certainty,
@@ -35,81 +35,12 @@ from acms.results import (
     Ledger,
     Others,
     Verdict,
-    format_item,
-    is_external,
     join_items,
-    new_days,
     resolve_speaker,
 )
 
-CUT = " […] "
-"""Marks text left out because it did not fit."""
-
-
 LABEL_TOKENS = 20
 """Estimated tokens of a label; its real tokens are counted with the text."""
-MOST_CACHED_COUNTS = 16_384
-"""Cached counts of items: a few megabytes."""
-
-
-class TextFrame:
-    """Counts the tokens that joined text adds to an item: `speaker: ` before it and a blank line after it."""
-
-    def __init__(self, counter: TokenCounter) -> None:
-        self._count = counter.count
-        self._separator_cost = counter.count(SEPARATOR)
-        self._costs_by_speaker: dict[str | None, int] = {}
-        #: Whether the counts of paragraphs that begin with a letter add up.
-        self._counts_add_up = bool(getattr(counter, "paragraphs", False))
-        #: Counts of such paragraphs: an item shown again is not counted again.
-        self._known_counts: dict[tuple[str, Role | None, str | None, str | None, bool, int], int] = {}
-
-    def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
-        """Return the tokens of the speaker's name and the separator."""
-        name = speaker or role
-        cost = self._costs_by_speaker.get(name)
-        if cost is None:
-            cost = self._count(prefix_speaker(name, "")) + self._separator_cost
-            self._costs_by_speaker[name] = cost
-        return cost
-
-    def count_joined(self, items: Sequence[ContextItem]) -> int:
-        """Return the exact number of tokens of the joined text of some items."""
-        visible = [item for item in items if item.content]
-        if not visible:
-            return 0
-        if not self._counts_add_up or not all(map(_begins_with_letter, visible)):
-            return self._count(join_items(visible))
-        *earlier_items, last_item = visible
-        days = new_days(visible)
-        total = self._count(format_item(last_item, days[-1]))
-        for item, day in zip(earlier_items, days, strict=False):
-            total += self._count_paragraph(item, day)
-        return total
-
-    def _count_paragraph(self, item: ContextItem, day: str | None) -> int:
-        """Return the tokens of an item with its separator, from the cache if it was counted before."""
-        # An entry may be cut, redacted or labelled, and a tool's answer be shown as text of the user.
-        key = item.id, item.role, item.actor_id, day, is_external(item), hash(item.content)
-        count = self._known_counts.get(key)
-        if count is None:
-            if len(self._known_counts) >= MOST_CACHED_COUNTS:
-                self._known_counts.clear()
-            count = self._count(format_item(item, day) + SEPARATOR)
-            self._known_counts[key] = count
-        return count
-
-
-def _begins_with_letter(item: ContextItem) -> bool:
-    first = (item.speaker or " ")[0]
-    return first.isascii() and first.isalpha()
-
-
-def speaker_of_item(item: ContextItem) -> str | None:
-    """Return the name that a frame counts for an item."""
-    return FACT if item.source is Source.FACT else item.actor_id
-
-
 NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
 
@@ -149,6 +80,20 @@ MIN_EXCERPT_TOKENS = 48
 """Fewest tokens that are worth an excerpt."""
 
 
+class Topic(IntEnum):
+    """How far a candidate is from the topic of a query."""
+
+    #: Shown whatever the topic: the user's words in the log of an agent.
+    KEPT = -1
+    #: It shares a content word with the query, or its meaning.
+    ON = 0
+    #: Beside a message on topic.
+    BESIDE = 1
+    OFF = 2
+    #: Off topic, and only function words and courtesies.
+    EMPTY = 3
+
+
 class Candidate(NamedTuple):
     """A unit that may enter the prompt."""
 
@@ -168,8 +113,8 @@ class Candidate(NamedTuple):
     external: bool = False
     #: Score of the statement that it accompanies; 0 if it accompanies none.
     leader_score: float = 0.0
-    #: How far it is from a message that shares a content word with the query, or its meaning, see `Ranking.distances`.
-    distance: int = 0
+    #: A value of `Topic`.
+    distance: int = Topic.ON
 
     @property
     def markers(self) -> tuple[str, ...]:

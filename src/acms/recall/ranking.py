@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import Corpus
 from acms.recall.index import Floats, Ints
+from acms.recall.planner import Topic
 from acms.recall.query import Query, contentless_terms, find_content_words
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
 from acms.recall.vector_score import find_largest_indices
@@ -164,22 +165,18 @@ class Ranking:
         return on_topic
 
     def distances(self, positions: Ints) -> list[int]:
-        """Return how far messages are from the topic: 0 if on topic, 1 beside a message on topic, else 2.
-
-        Companions and messages that are always included count as on topic; kept words of the user have distance -1. A
-        message that is not on topic and has no content word has distance 3.
-        """
+        """Return the `Topic` of messages. Companions and messages that are always included count as on topic."""
         is_adjacent = np.zeros(len(self.corpus) + 2, bool)  # a cell more at each end
         is_adjacent[:-2] |= self.on_topic
         is_adjacent[2:] |= self.on_topic
-        by_position = np.where(is_adjacent[1:-1], 1, 2)
-        by_position[self.on_topic] = 0
-        by_position[[*self._companions, *self._always_included]] = 0
-        by_position[[*self._user_words]] = -1
+        by_position = np.where(is_adjacent[1:-1], int(Topic.BESIDE), int(Topic.OFF))
+        by_position[self.on_topic] = Topic.ON
+        by_position[[*self._companions, *self._always_included]] = Topic.ON
+        by_position[[*self._user_words]] = Topic.KEPT
         distances: list[int] = by_position[positions].tolist()
         for index, position in enumerate(positions.tolist()):
-            if distances[index] > 0 and self._is_contentless(position):
-                distances[index] = 3
+            if distances[index] > Topic.ON and self._is_contentless(position):
+                distances[index] = Topic.EMPTY
         return distances
 
     def _is_contentless(self, position: int) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
-from acms.recall.planner import FRAME, MIN_EXCERPT_TOKENS, Candidate, Choice
+from acms.recall.planner import FRAME, MIN_EXCERPT_TOKENS, Candidate, Choice, Topic
 from acms.results import ContextItem
 
 HALF = 0.5
@@ -118,13 +118,13 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
     """
     remaining = int(NEIGHBOURS * budget)
     rejections: dict[int, Choice] = {}  # by identity of the candidate
-    neighbours = [candidate for candidate in past if candidate.distance > 0]
+    neighbours = [candidate for candidate in past if candidate.distance > Topic.ON]
     for candidate in sorted(neighbours, key=best_first):
-        has_content = candidate.distance < 3
+        has_content = candidate.distance < Topic.EMPTY
         if has_content and candidate.tokens <= remaining:
             remaining -= candidate.tokens
             continue
-        reason = "it has no word but courtesies"
+        reason = "it holds only function words and courtesies"
         if has_content:
             reason = (
                 f"not about the query itself: {remaining} tokens are left of the {NEIGHBOURS:.0%} "
@@ -181,7 +181,7 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> 
 
 def best_first(candidate: Candidate) -> tuple[bool, float, float, int]:
     """Return a sort key that orders candidates by score, then by relevance and version, words of the user first."""
-    return candidate.distance >= 0, -candidate.score, -candidate.relevance, candidate.unit.version
+    return candidate.distance != Topic.KEPT, -candidate.score, -candidate.relevance, candidate.unit.version
 
 
 def _leaders_first(candidate: Candidate, budget: int) -> tuple[bool, float, bool, float, int]:
@@ -200,7 +200,7 @@ def _leaders_first(candidate: Candidate, budget: int) -> tuple[bool, float, bool
         most_tokens = _tool_excerpt_tokens(candidate, budget) if is_tool_group else _excerpt_tokens(budget)
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))
-    is_kept = candidate.distance < 0
+    is_kept = candidate.distance == Topic.KEPT
     return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
 
 
@@ -295,7 +295,7 @@ def _choose_candidate(
 
 def _inclusion_reason(candidate: Candidate) -> str:
     """Return why a candidate is shown whole."""
-    if candidate.distance < 0:
+    if candidate.distance == Topic.KEPT:
         return USER_WORDS
     if candidate.leader_score > candidate.score:
         return "said later about the same, perhaps a correction"
@@ -312,7 +312,7 @@ def _describe_relevance(candidate: Candidate) -> str:
     """Return whether a candidate matches the query itself, or has its score from the messages beside it."""
     if candidate.relevance <= 0:
         return "said beside something relevant"
-    return "relevant to the query" if candidate.distance <= 0 else "weakly relevant to the query"
+    return "relevant to the query" if candidate.distance <= Topic.ON else "weakly relevant to the query"
 
 
 _make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from acms.model import Part, Role, ToolCall, ToolResult
 from acms.ports import Frame, TokenCounter
-from acms.recall.planner import CUT, speaker_of_item
+from acms.recall.text_frame import CUT, speaker_of_item
 from acms.results import ContextItem
 from acms.text.condense import (
     bisect_largest,

@@ -64,8 +64,8 @@ def open_storage(url: str | Path) -> Handle:
                                                        the node of several that takes writes
         postgresql://host/acms?hints=on                wake `acms worker` at once
         postgresql://host/acms?pool_size=20&retry_seconds=5
-                                                       connections of this process (10), and how long what passes by
-                                                       itself is tried again (30); other options are libpq's
+                                                       connections of this process (10), and seconds that temporary
+                                                       failures are retried (30); other options are libpq's
         shards.toml?tenant=acme                        the store that holds a tenant, see `Shards`
 
     `ConfigurationError` for anything else; a password is never part of an error.
@@ -84,7 +84,7 @@ def open_storage(url: str | Path) -> Handle:
         return _open_postgres(url)
     urls.refuse_mistakes(url, _STORES)
     openers = {"memory": _open_memory, "sqlite": _open_sqlite}
-    open_handle = openers.get(scheme) if separator else _open_shard
+    open_handle = openers.get(scheme) if separator else _open_shard  # without :// it is a map of shards
     handle = None if open_handle is None else open_handle(url)
     if handle is None and url and not separator and Path(url).is_dir():
         raise ConfigurationError(f"{url!r} is a folder", options=("name a file in it, such as memory.db",))

@@ -153,9 +153,10 @@ def build_receipt(
     head: Head, entries: Sequence[tuple[int, str, int | None, bytes]], durability: Durability
 ) -> Receipt:
     """Return the receipt for (version, id, position, chain) of new entries."""
+    no_versions = (head.version + 1, head.version)  # an empty span behind the head
     return Receipt(
         head=head,
-        versions=(entries[0][0], entries[-1][0]) if entries else (head.version + 1, head.version),
+        versions=(entries[0][0], entries[-1][0]) if entries else no_versions,
         ids=tuple(id for _, id, _, _ in entries),
         positions=tuple(position for _, _, position, _ in entries),
         chains=tuple(chain for _, _, _, chain in entries),

@@ -218,7 +218,10 @@ def _find_digit_runs(text: str) -> set[str]:
 
 
 def _normalize_number(number: str) -> str:
-    """Return a number as its digits: "55000" for "55,000", "55 000" and "55k"."""
+    """Return a number in one spelling, so that equal numbers compare equal: "55000" for "55,000", "55 000" and "55k".
+
+    A number without grouping and suffix is returned unchanged.
+    """
     abbreviated = _ABBREVIATED.fullmatch(number)
     if abbreviated is not None:
         whole, fraction, suffix = abbreviated.groups(default="")

@@ -421,10 +421,10 @@ class Sync:
 
     async def _draft_retraction(self, rows: Sequence[Row]) -> Draft:
         """Return the retraction of messages with their edits."""
-        edits = [row.id for row in rows if row.id != row.original_id]
+        edit_ids = [row.id for row in rows if row.id != row.original_id]
         spans: set[Span] = {(row.version, row.version) for row in rows}
-        for entry in await self._shared.storage.get(edits):
-            if entry is None:
+        for entry in await self._shared.storage.get(edit_ids):
+            if entry is None:  # deleted since the alignment, which is made again
                 raise Overtaken
             spans.update(entry.replaces, [(entry.version, entry.version)])
         return retirement.draft_retraction(sorted(spans), [row.original_id for row in rows], GONE)

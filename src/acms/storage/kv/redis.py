@@ -140,7 +140,10 @@ class RedisKV(KVHome):
         return client, client.register_script(_PUT)
 
     def _open(self) -> tuple[Redis, Any]:
-        """Return the client of the running event loop; refuse those of another process."""
+        """Return the client of the running event loop, and its script that writes a value if it is unchanged.
+
+        `HandleError` in a child process if clients were opened before os.fork().
+        """
         if self._pid != os.getpid():
             if self._clients.all():
                 raise HandleError(

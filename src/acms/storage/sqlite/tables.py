@@ -125,7 +125,10 @@ class Tables:
         return [entries.get(id) for id in ids]
 
     def locations(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
-        """Return the location (owner, number of the owner, version) of each id that may exist."""
+        """Return the location (log, number of the log in this database, version) of each id whose log exists.
+
+        An id of a version above `VERSION_MASK` was never stored.
+        """
         location_of = append_rules.parse_entry_ids(ids)
         ref_of: dict[str, int] = {}
         for owner in {owner for owner, _ in location_of.values()}:
