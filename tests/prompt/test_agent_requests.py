@@ -262,3 +262,37 @@ async def test_a_fact_stays_beside_a_question_or_a_denial_with_its_words(said: s
         prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).user(question)
         rendered = await prompt.render(budget=300)
     assert "fact, known now: project, uses: Postgres" in "\n".join(contents(rendered))
+
+
+async def test_a_failed_call_among_few_is_told_and_the_first_rule_stays() -> None:
+    body = "\n".join(f"def f{number}(x):\n    return x * {number}" for number in range(120))
+    question = "Add a retry with backoff to Carrier.get."
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", RULE)
+        await session.ingest("assistant", "Compris.")
+        await session.ingest("user", question)
+        await call_tool(session, "1", "cat carrier.py", body)
+        await call_tool(
+            session, "2", "git apply retry.patch", "error: patch does not apply: hunk 3 of 5 failed"
+        )
+        await call_tool(session, "3", "cat carrier.py", body)
+        await call_tool(session, "4", "git apply retry2.patch", "applied: carrier.py (+6 -1)")
+        await call_tool(session, "5", "pytest", "\n".join(f"test_{number} PASSED" for number in range(300)))
+        for budget in (800, 1500, 2500):
+            text = "\n".join(contents(await render(session, question, budget)))
+            assert RULE in text
+            assert "error: patch does not apply" in text
+
+
+async def test_a_short_question_is_recalled_with_its_answer() -> None:
+    answers = {"What do they cost?": "31,400 EUR.", "How loud are they?": "38 dB at night."}
+    async with ACMS("s", "memory://", None) as session:
+        for number, (question, answer) in enumerate(answers.items()):
+            await session.ingest("user", question)
+            page = "\n".join(f"Paragraph {line} about radiators and tariffs." for line in range(200))
+            await call_tool(session, f"{number}", f"curl page{number}", page)
+            await session.ingest("assistant", answer)
+        await session.ingest("user", "Summarise all figures.")
+        for budget in (800, 1500, 3000):
+            text = "\n".join(contents(await render(session, "Summarise all figures.", budget)))
+            assert all(answer in text for answer in answers.values())

@@ -427,7 +427,7 @@ async def test_a_message_that_is_refused_in_parts_too_has_no_vector_and_the_ledg
         items = await session.recall("which orders", budget=500)
         assert items.coverage == pytest.approx(2 / 3)
         assert items.ledger.warnings == (
-            f"1 of 3 messages are in a language that m does not read: ranked by words alone ({ids[1]})",
+            f"1 of 3 messages hold no prose that m reads: ranked by words alone ({ids[1]})",
         )
         calls = len(server.calls)
         await session.wait_pending()

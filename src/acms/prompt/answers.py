@@ -46,6 +46,7 @@ class AnswerSearch:
     _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
     #: Tokens within which answers were searched for `measure`; 0 before.
     _measured_tokens: int = field(default=0, init=False)
+    _turn_ids: frozenset[str] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         self._frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
@@ -72,6 +73,7 @@ class AnswerSearch:
             return ()
         if self._measured_tokens > budget:  # a search within the budget finds a part of what was measured
             pieces = await self._quote_answers(self._measured_tokens, visible, context)
+            pieces = self._drop_turn(pieces)
             if self._cost(pieces) <= budget:
                 return pieces
         tokens = budget
@@ -107,14 +109,18 @@ class AnswerSearch:
         self._measured_tokens = 0
         if not any(map(is_call, turn)):
             return 0
-        turn_ids = cache_window.visible_ids(turn)
+        self._turn_ids = cache_window.visible_ids(turn)
         tokens = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
         tokens = min(tokens, self.max_tokens)
         if tokens <= self._frame_cost:
             return 0
         self._measured_tokens = tokens
         pieces = await self._quote_answers(tokens, {}, context)
-        return self._cost(tuple([piece for piece in pieces if turn_ids.isdisjoint(piece.sources)]))
+        return self._cost(self._drop_turn(pieces))
+
+    def _drop_turn(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        """Return pieces without those of the turn that was measured: its earlier calls are named apart."""
+        return tuple([piece for piece in pieces if self._turn_ids.isdisjoint(piece.sources)])
 
     def forget(self) -> None:
         """Forget the results, because the log may have changed."""

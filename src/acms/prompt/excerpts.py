@@ -31,6 +31,10 @@ COUNT_TOKENS = 14
 """Tokens of a line that only counts the earlier calls."""
 LATER = "later than the messages above"
 """Note on an edit, or on an excerpt of another session, that is newer than all earlier turns of this session."""
+FAILURES = frozenset(
+    "error errors failed failure fails exception traceback denied refused fatal abort aborted timeout cannot".split()
+)
+"""Words of the result of a tool that say that the call failed."""
 NEGATIONS = frozenset(
     "no not never none nothing without nor t n't nicht kein keine nie pas jamais nunca não non ne".split()
 )
@@ -248,7 +252,10 @@ def _count_tokens(pieces: Iterable[Piece], counter: TokenCounter) -> int:
 
 
 def _find_unusual(calls: Sequence[MessageGroup]) -> list[int]:
-    """Return the indexes of calls whose results have words that few others have, the most unusual first."""
+    """Return the indexes of calls that failed, and then of those whose results have words that few others have.
+
+    If most calls failed, a failure is not unusual.
+    """
     results = [" ".join(map(_shorten_result, _outputs_of(group))) for group in calls]
     records: list[Record] = []
     start = 0
@@ -257,8 +264,11 @@ def _find_unusual(calls: Sequence[MessageGroup]) -> list[int]:
         start += len(result) + 1
     rarity = condense.measure_rarity("\n".join(results), records)
     typical = sorted(rarity)[len(rarity) // 2] if rarity else 0.0
-    unusual = [index for index, value in enumerate(rarity) if value > 2 * typical]
-    return sorted(unusual, key=lambda index: (-rarity[index], -index))
+    failed = {index for index, result in enumerate(results) if not FAILURES.isdisjoint(split_words(result))}
+    if len(failed) > len(calls) / 2:
+        failed = set()
+    unusual = {index for index, value in enumerate(rarity) if value > 2 * typical}
+    return sorted(failed | unusual, key=lambda index: (index not in failed, -rarity[index], -index))
 
 
 def _outputs_of(group: MessageGroup) -> list[str]:

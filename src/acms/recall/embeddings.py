@@ -247,7 +247,7 @@ class Embedding:
             )
         if unread and context not in self._unread_counts:
             warnings.append(
-                f"{unread:,} of {total:,} messages are in a language that {self.model} does not read: "
+                f"{unread:,} of {total:,} messages hold no prose that {self.model} reads: "
                 f"ranked by words alone{name}"
             )
         if unread:

@@ -15,8 +15,10 @@ from acms.results import ContextItem
 
 HALF = 0.5
 """Relevance of a message that holds half of the information of a question."""
-USER_WORDS = "short words of the user, and marked ones, are shown before outputs of tools"
+USER_WORDS = "short words of the user with their answers, and marked ones, are shown before outputs of tools"
 """Reason for such messages in the log of an agent."""
+SMALL_CALL = 120
+"""Tokens up to which a tool call is not cut, if they are no more than a quarter of the budget."""
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are near one about the query but are not about it themselves."""
 
@@ -210,8 +212,8 @@ def _excerpt_tokens(budget: int) -> int:
 
 
 def _tool_excerpt_tokens(candidate: Candidate, budget: int) -> int:
-    """Return the most tokens of an excerpt of a tool call."""
-    return max(budget // 8, _least_tool_excerpt(candidate))
+    """Return the most tokens of an excerpt of a tool call; a small one is shown whole."""
+    return max(budget // 8, _least_tool_excerpt(candidate), min(SMALL_CALL, budget // 4))
 
 
 def _least_tool_excerpt(candidate: Candidate) -> int:

@@ -86,6 +86,8 @@ class AnthropicMessages(CountingCodec):
             family = family._replace(takes_system_messages=system_messages)
         if reasoning is not None:
             family = family._replace(takes_reasoning=reasoning)
+        if max_tokens is not None and max_tokens < 1:
+            raise ConfigurationError(f"max_tokens must be at least 1, was {max_tokens}")
         self.max_tokens = max_tokens
         #: Rates of the provider for reads from its prompt cache and writes to it.
         self.rates = CacheRates(cached=family.cache_read_rate, write=1.25, long=2.0)

@@ -73,6 +73,6 @@ def _copy_pages(
                 copy.step(512)  # pages: 2 MiB between two reports
                 if progress is not None:
                     progress(copy.page_count - copy.remaining, copy.page_count)
-        return check_database(destination, pragma="quick_check")
+        return check_database(destination, pragma="integrity_check")
     finally:
         destination.close()
