@@ -82,10 +82,10 @@ def test_a_fork_can_be_a_copy_that_shares_nothing() -> None:
 
 def test_a_fork_goes_on_from_a_version_or_a_tag() -> None:
     assert run("fork", "user_123", "--at", "4", "--as", "what-if").stdout == (
-        "what-if goes on from v4 of user_123\n"
+        "what-if forks user_123 at v4\n"
     )
     assert run("fork", "user_123", "--as", "what-if").stdout == (
-        "what-if goes on from v4 of user_123: it was created then; user_123 is at v6 now\n"
+        "what-if forks user_123 at v4: it was created then; user_123 is at v6 now\n"
     )
     run("tag", "user_123", "early", "2")
     found = call("fork", "user_123", "--at", "early", "--as", "retry")

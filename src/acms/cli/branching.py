@@ -70,7 +70,7 @@ async def fork_session(
         "fork": branch.fork,
         "version": branch.version,
     }
-    message = f"{branch.session_id} goes on from v{branch.fork} of {session}"
+    message = f"{branch.session_id} forks {session} at v{branch.fork}"
     if at is None and branch.fork is not None and branch.fork < newest_version:
         message += f": it was created then; {session} is at v{newest_version} now"
     if copies_entries:
