@@ -291,7 +291,7 @@ async def _run_server(
 ) -> None:
     from acms.server.garbage import defer_full_collections
 
-    with _outlive_signals():
+    with listener, _outlive_signals():
         await app.start()
         try:
             announce(listener.getsockname())
@@ -345,7 +345,7 @@ async def serve_until_stopped(
 
     options: dict[str, Any] = {**_UVICORN, "date_header": False, "timeout_graceful_shutdown": 10}
     server = Server(Config(app, http=build_bounded_protocol(), **options))
-    with _outlive_signals():
+    with listener, _outlive_signals():
         await app.start()
         try:
             host, port = listener.getsockname()[:2]
@@ -432,13 +432,14 @@ def _ignore_signal(*_: object) -> None:
 def open_socket(host: str, port: int) -> socket.socket:
     """Listen on the port before the service starts, so that the announced address is valid."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With an explicit protocol asyncio sets TCP_NODELAY; otherwise each response is delayed by 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # With an explicit protocol asyncio sets TCP_NODELAY; otherwise each response is delayed by 40 ms.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(2048)
     except OSError as error:
+        listener.close()
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             raise ValidationError(f"{host!r} is not an address of this machine", field="host") from None
         raise ConfigurationError(
