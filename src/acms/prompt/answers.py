@@ -74,7 +74,7 @@ class AnswerSearch:
         if self._measured_tokens > budget:  # a search within the budget finds a part of what was measured
             pieces = await self._quote_answers(self._measured_tokens, visible, context)
             pieces = self._drop_turn(pieces)
-            if self._cost(pieces) <= budget:
+            if pieces and self._cost(pieces) <= budget:
                 return pieces
         tokens = budget
         while tokens > self._frame_cost:
@@ -129,11 +129,9 @@ class AnswerSearch:
 
     def _cost(self, pieces: tuple[Piece, ...]) -> int:
         """Return the tokens of a block of pieces; 0 if there are none."""
-        return (
-            self.codec.cost(compose_message(excerpts.write_block(pieces, self.codec), pieces))
-            if pieces
-            else 0
-        )
+        if not pieces:
+            return 0
+        return self.codec.cost(compose_message(excerpts.write_block(pieces, self.codec), pieces))
 
     async def _search_cached(self, tokens: int) -> ContextItems:
         """Search the past within a number of tokens, and note the result in `items`."""

@@ -283,7 +283,6 @@ class StableHistory:
             pieces += self._write_earlier_calls(hidden_groups, calls_budget)
         else:
             free_tokens = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE)) - sum(costs[start:])
-
             start, limits, pieces = await self._show_last_exchange(
                 whole_groups,
                 turn_start,
