@@ -15,7 +15,6 @@ from acms.providers.codecs import (
     Usage,
     named,
 )
-from acms.providers.codecs import __dir__ as __dir__
 
 if TYPE_CHECKING:
     from acms.providers.codecs.anthropic import AnthropicMessages
@@ -41,6 +40,11 @@ __all__ = [
     "Usage",
     "named",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

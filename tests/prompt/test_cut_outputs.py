@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, Prompt, ToolCall, ToolResult, open_storage
+from acms import ACMS, FitError, Prompt, ToolCall, ToolResult, open_storage
 from acms.codecs import OpenAIChat
 from acms.prompt.manifest import Manifest
 
@@ -247,3 +247,28 @@ async def test_arguments_are_only_cut_if_that_saves_tokens(calls: int) -> None:
                 count = codec.counter.count
                 assert part.arguments == whole or count(part.arguments) < count(whole)
             assert Manifest.from_json(rendered.manifest.to_json()) == rendered.manifest
+
+
+async def test_short_results_stay_whole_beside_a_long_one_of_the_same_message() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Check all hosts.")
+        calls = [{"id": f"call_{number}", "name": "check", "arguments": "{}"} for number in range(12)]
+        await session.ingest("assistant", "", tool_calls=calls)
+        report = "\n".join(f"line {number} of a long report" for number in range(800))
+        short_results = [f"Host {number} is well. " + "All its disks are fine. " * 12 for number in range(11)]
+        for call, result in zip(calls, [*short_results, report], strict=True):
+            await session.ingest("tool", result, tool_call_id=call["id"])
+        await session.ingest("assistant", "The last host has a long report.")
+        await session.ingest("user", "And the tickets?")
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(budget=3_000)
+    shown = [message["content"] for message in rendered.payload["messages"] if message["role"] == "tool"]
+    assert shown[:11] == short_results
+    assert shown[11] != report
+
+
+async def test_an_error_before_any_message_of_the_history_says_so() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Check all hosts.")
+        prompt = Prompt(OpenAIChat("gpt-5")).system("Be brief. " * 100).history(session)
+        with pytest.raises(FitError, match="no message of the history is among them"):
+            await prompt.render(budget=100)

@@ -242,5 +242,9 @@ def test_a_misspelt_name_of_a_codec_is_corrected() -> None:
     assert not hasattr(codecs_module, "Unrelated")
 
 
+def test_every_name_that_the_module_lists_can_be_imported() -> None:
+    assert all(hasattr(codecs_module, name) for name in dir(codecs_module))
+
+
 def test_a_codec_shows_its_model() -> None:
     assert repr(OpenAIChat("gpt-4o")) == "OpenAIChat('gpt-4o')"

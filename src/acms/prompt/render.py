@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
+from acms.errors import ACMSError, ConfigurationError, FitError, PayloadError, ValidationError
 from acms.log import validation
 from acms.log.validity import label_at_end
 from acms.model import Json, Role, Source
@@ -462,7 +462,7 @@ class _Renderer:
         recall = None if recall_index is None else steps[recall_index]
         assert recall is None or isinstance(recall, RecallStep)
         tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
-        other_content = await self._fit(tree, resolved, self._limit)
+        other_content = await self._fit_without_history(tree, resolved)
         names_behind = set(names[history_index + 1 :])
         question_follows = False
         for placement in other_content.placed:
@@ -495,6 +495,20 @@ class _Renderer:
             entries=self._entries,
             first=log.first,
         )
+
+    async def _fit_without_history(self, tree: Scope, resolved: Resolved) -> FittedPrompt:
+        """Fit everything beside the history; if that alone does not fit, the `FitError` says so."""
+        try:
+            return await self._fit(tree, resolved, self._limit)
+        except FitError as error:
+            raise FitError(
+                f"{error}, and no message of the history is among them",
+                budget=error.budget,
+                required=error.required,
+                where=error.where,
+                tried=error.tried,
+                options=error.options,
+            ) from error
 
     # ── recalls that are chosen again each turn ─────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,8 @@ NOTE_TOKENS = 24
 """Tokens for the note that images are left out."""
 LEAST_SHOWN = 64
 """Fewest tokens of a long message that are worth showing."""
+MOST_FULL_PARTS = 4
+"""Parts of one condensed call, its arguments and outputs, that may each have the tokens of a condensed output."""
 
 
 class CallCutter:
@@ -149,10 +151,25 @@ class CallCutter:
         return cut_groups, condensed_limits | dict(limits)
 
     def _condensed_limit(self, group: MessageGroup) -> int:
-        """Return the tokens of each part of a condensed call, which has at most four times those of one output."""
+        """Return the tokens of each part of a condensed call, which has at most four times those of one output.
+
+        Parts that need less leave the rest to the longer ones.
+        """
         parts = sum(len(message.parts) for message in group.messages)
-        share = 4 * self._condensed_tokens // max(1, parts)
-        return max(1, min(self._condensed_tokens, share))
+        if parts <= MOST_FULL_PARTS:
+            return max(1, self._condensed_tokens)
+        level = condense.find_level(self._part_costs(group), MOST_FULL_PARTS * self._condensed_tokens)
+        return max(1, min(self._condensed_tokens, level))
+
+    def _part_costs(self, group: MessageGroup) -> list[int]:
+        """Return the tokens of each text of a group that may be cut."""
+        costs: list[int] = []
+        for message in group.messages:
+            for part in message.parts:
+                text = _text_to_cut(part, is_call=is_call(group))
+                if text is not None:
+                    costs.append(self._codec.counter.count(text))
+        return costs
 
     def fill(
         self,
@@ -188,12 +205,7 @@ class CallCutter:
         whole_cost = sum(map(self._codec.cost, group.messages))
         if whole_cost <= budget:
             return self._budget
-        costs: list[int] = []
-        for message in group.messages:
-            for part in message.parts:
-                text = _text_to_cut(part, is_call=is_call(group))
-                if text is not None:
-                    costs.append(self._codec.counter.count(text))
+        costs = self._part_costs(group)
         frame_cost = whole_cost - sum(costs)
         return max(self._condensed_limit(group), condense.find_level(costs, budget - frame_cost))
 
