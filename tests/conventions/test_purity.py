@@ -27,8 +27,8 @@ IO = """
     facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.redactor
-    prompt.answers prompt.builder prompt.messages prompt.pins prompt.placed_history prompt.prefix_window prompt.render
-    prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.stable_history prompt.summaries
+    prompt.answers prompt.builder prompt.history_reader prompt.messages prompt.new_window prompt.pins
+    prompt.placed_history prompt.prefix_window prompt.render prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.stable_history prompt.summaries
     prompt.window_record
     recall.embeddings recall.filter_evaluation recall.index_cache recall.namespace recall.pipeline
     recall.reindex recall.uses recall.reranker recall.window

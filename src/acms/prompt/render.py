@@ -46,6 +46,7 @@ from acms.prompt.answers import AnswerSearch, tokens_for_user_words
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
+from acms.prompt.history_reader import HistoryRequest
 from acms.prompt.manifest import Manifest, part_of_request
 from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
@@ -482,7 +483,7 @@ class _Renderer:
                     recall, tokens, (), user_words=tokens_for_user_words(budget)
                 ),
             )
-        return StableHistory(
+        request = HistoryRequest(
             session=log.session,
             answers=answers,
             codec=self._codec,
@@ -490,11 +491,11 @@ class _Renderer:
             condensed_tokens=self._limit // CONDENSED_OUTPUTS,
             question_follows=question_follows,
             has_tools=bool(self._tools),
-            record_name=name_record(self._codec, names[history_index], log, recall),
-            prompt_budget=self._budget,
             entries=self._entries,
             first=log.first,
         )
+        record_name = name_record(self._codec, names[history_index], log, recall)
+        return StableHistory(request, record_name=record_name, prompt_budget=self._budget)
 
     async def _fit_without_history(self, tree: Scope, resolved: Resolved) -> FittedPrompt:
         """Fit everything beside the history; if that alone does not fit, the `FitError` says so."""

@@ -1,0 +1,216 @@
+"""Reads the part of a log that a history shows: its newest messages, or those of a stored window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acms.log import summary_levels
+from acms.log.encoding import is_summary
+from acms.log.in_force import EntryGroup, is_sealed
+from acms.model import Context, Entry, Kind
+from acms.plan.nodes import ComposedMessage, MessageGroup
+from acms.ports import Codec
+from acms.prompt import cache_window
+from acms.prompt import steps as content
+from acms.prompt.answers import AnswerSearch
+from acms.prompt.cache_window import CacheWindow
+from acms.prompt.fit_state import compose_message
+from acms.prompt.placed_history import (
+    HistoryRead,
+    check_instructions_fit,
+    label_in_front,
+    load_front_entries,
+)
+from acms.prompt.resolve import MARGIN
+from acms.prompt.steps import Readable
+from acms.prompt.tool_outputs import CallCutter
+from acms.recall.planner import SUMMARIES_SHARE
+from acms.recall.window import LogSpan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HistoryRequest:
+    """What a prompt asks of its history."""
+
+    session: Readable
+    #: None if the prompt recalls nothing.
+    answers: AnswerSearch | None
+    codec: Codec
+    #: Raw tokens for history and recall together.
+    budget: int
+    #: Tokens of a condensed tool output.
+    condensed_tokens: int
+    #: Whether the caller put a user message behind the history: the question then is that one, not one of the log.
+    question_follows: bool
+    #: Whether the model may call tools.
+    has_tools: bool
+    #: Entries that may be shown, by id; whoever reads an entry adds it.
+    entries: dict[str, Any]
+    #: Ids of entries in front that are never left out.
+    first: Sequence[str] = ()
+
+    @property
+    def newest_output_share(self) -> float:
+        """Share of the budget for the newest output: half if a newer question needs the rest for its own answer."""
+        return 0.5 if self.question_follows else 0.85
+
+    def cost(self, nodes: Iterable[MessageGroup | ComposedMessage]) -> int:
+        """Return the raw tokens of some nodes."""
+        tokens = 0
+        for node in nodes:
+            if isinstance(node, MessageGroup):
+                tokens += sum(map(self.codec.cost, node.messages))
+            else:
+                tokens += self.codec.cost(compose_message(node, node.pieces))
+        return tokens
+
+    def find_turn_start(self, history: HistoryRead) -> int:
+        """Return the index of the group with which the newest turn begins, and before which its block stands.
+
+        The question may be in front of all groups: then the turn begins with the first of them.
+        """
+        question = [group for group in history.front if cache_window.is_question(group)][-1:]
+        groups = [*question, *history.groups]
+        start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
+        return max(0, start - len(question))
+
+
+class HistoryReader:
+    """Reads histories as groups of messages, without the reasoning that a provider no longer accepts."""
+
+    def __init__(self, request: HistoryRequest, cutter: CallCutter) -> None:
+        self._request = request
+        self._session = request.session
+        self._cutter = cutter
+        #: Warnings for the caller about what was read.
+        self.warnings: list[str] = []
+
+    async def read_window(self, window: CacheWindow) -> HistoryRead:
+        """Read the part of the log that a window shows."""
+        span = await self._session.read_span(since=window.start_tokens, began=window.began_at)
+        entries = self._request.entries
+        front = [self._build_front_group(entries[id], tokens, span) for id, tokens in window.front_entries]
+        sealed_summary = next((entries[id] for id, _ in window.front_entries if is_sealed(entries[id])), None)
+        units = span.units
+        if sealed_summary is not None:
+            units = content.substitute_summary(units, sealed_summary)
+        labels = span.labels.by_id(units)
+        groups = self._build_groups([unit for unit in units if unit.entries[0] != sealed_summary], labels)
+        if window.first_version:  # an edit has the position of the next message, as have groups before it
+            starts = (index for index, group in enumerate(groups) if group.first == window.first_version)
+            groups = groups[next(starts, len(groups)) :]
+            groups = [group for group in groups if not any(map(is_summary, group.messages[0].sources))]
+        groups = cache_window.strip_old_reasoning(groups, window.began_at)
+        return HistoryRead(span, groups, front, window.front_entries, not window.first_version, labels)
+
+    async def read_newest(self, context: Context | None) -> HistoryRead:
+        """Read the newest messages that could fit the budget, with the instructions and summaries before them."""
+        span, groups = await self._gather_turn()
+        labels = span.labels.by_id(span.units)
+        units = [*span.older_summaries, *span.units]
+        sealed_summary = content.find_sealed_compaction(
+            self._session, span.replacements, self._request.codec.vendors
+        )
+        if sealed_summary is not None:
+            units = content.substitute_summary(units, sealed_summary)
+        summaries = [unit.entries[0] for unit in units if unit.entries[0].kind is Kind.SUMMARY]
+        if summaries:
+            groups = self._build_groups(
+                [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
+            )
+        front_entries = self._choose_levels(summaries, self._summaries_budget(groups), span)
+        if summaries and not front_entries:
+            self.warnings.append("no summary of what is older fits: even the shortest takes half of the room")
+        entries = self._request.entries
+        front = [self._build_front_group(entries[id], tokens, span) for id, tokens in front_entries]
+        groups = cache_window.strip_old_reasoning(groups, span.version)
+        is_complete = span.whole and not summaries
+        history = HistoryRead(span, groups, front, front_entries, is_complete, labels)
+        return await self._with_instructions(history, context)
+
+    async def _with_instructions(self, history: HistoryRead, context: Context | None) -> HistoryRead:
+        """Put the system messages that the log begins with in front, if not all of it is shown.
+
+        They are never left out: `FitError` if they leave no room for the newest message.
+        """
+        request = self._request
+        if history.is_complete and request.cost(history.groups) <= request.budget:
+            return history
+        units = await load_front_entries(self._session, history.span, request.first, context)
+        groups = self._build_groups(units, history.span.labels.by_id([], units))
+        check_instructions_fit(request.cost(groups), request.budget)
+        front_ids = cache_window.visible_ids(groups)
+        front_entries = [(group.messages[0].sources[0], 0) for group in groups]
+        return history._replace(
+            groups=[group for group in history.groups if front_ids.isdisjoint(group.messages[0].sources)],
+            front=[*groups, *history.front],
+            front_entries=(*front_entries, *history.front_entries),
+        )
+
+    async def _gather_turn(self) -> tuple[LogSpan, list[MessageGroup]]:
+        """Read back until the budget is filled and, if the log ends with tool calls, their question is read."""
+        request = self._request
+        read_budget = max(1, int(request.budget * MARGIN))
+        while True:
+            span = await self._session.read_span(budget=read_budget)
+            groups = self._build_groups(span.units, span.labels.by_id(span.units))
+            turn_start = cache_window.find_turn_start(groups, question_follows=request.question_follows)
+            # Only a turn that ends with tool calls can begin further back.
+            may_begin_earlier = cache_window.ends_with_call(groups) and not request.question_follows
+            # The index is the number of groups if no question was found.
+            has_turn_start = turn_start < len(groups) or not may_begin_earlier
+            is_filled = request.cost(self._cutter.cut(groups, {})) > request.budget
+            is_far = read_budget > cache_window.MOST_BUDGETS_SEARCHED * request.budget
+            if span.whole or is_far or (is_filled and has_turn_start):
+                return span, groups
+            read_budget *= 2
+
+    # ── what stands in front ────────────────────────────────────────────────────────────────────────────────────────
+
+    def put_in_front(self, history: HistoryRead, entry_id: str, tokens: int) -> HistoryRead:
+        """Put a message of the user in front of a history, cut to a number of tokens if that is not 0."""
+        question = self._build_front_group(self._request.entries[entry_id], tokens, history.span)
+        front_entries = (*history.front_entries, (entry_id, tokens))
+        return history._replace(front=[*history.front, question], front_entries=front_entries)
+
+    def _summaries_budget(self, groups: Sequence[MessageGroup]) -> int:
+        """Return the tokens for summaries: a share, or all that the messages leave if nothing else needs it."""
+        request = self._request
+        share = int(request.budget * SUMMARIES_SHARE)
+        if request.answers is not None:
+            return share
+        return max(share, request.budget - request.cost(self._cutter.cut(groups, {})))
+
+    def _choose_levels(
+        self, summaries: Sequence[Entry], budget: int, span: LogSpan
+    ) -> tuple[tuple[str, int], ...]:
+        """Return the newest summaries that fit, each with the tokens of the longest of its texts that fits.
+
+        The newest is shown also if its shortest text takes more, up to half of the budget for history and recall.
+        """
+        newest_first: list[tuple[str, int]] = []
+        for entry in reversed(summaries):
+            level = summary_levels.choose_level(entry, budget)
+            cost = self._request.cost([self._build_front_group(entry, level.tokens, span)])
+            if cost > budget and (newest_first or cost > self._request.budget // 2):
+                break
+            newest_first.append((entry.id, level.tokens))
+            budget -= cost
+        return tuple(reversed(newest_first))
+
+    def _build_front_group(self, entry: Entry, tokens: int, span: LogSpan) -> MessageGroup:
+        """Return an entry for the front with its label; `tokens` name the text of a summary, or limit a message."""
+        self._request.entries[entry.id] = entry
+        levels = summary_levels.levels_of_summary(entry)
+        level = next((level for level in levels if level.tokens == tokens), None)
+        shown_entry = entry if level is None else summary_levels.at_level(entry, level)
+        (group,) = self._build_groups([EntryGroup((shown_entry,))], {entry.id: label_in_front(entry, span)})
+        return group if level is not None or not tokens else self._cutter.shorten_question(group, tokens)
+
+    def _build_groups(
+        self, units: Sequence[EntryGroup[Entry]], labels: Mapping[str, str]
+    ) -> list[MessageGroup]:
+        self._request.entries.update({entry.id: entry for unit in units for entry in unit.entries})
+        return content.build_groups(units, self._session.counter.name, self._request.codec.vendors, labels)

@@ -1,0 +1,398 @@
+"""What a new cache window shows: the newest turn, what answers its question, and older messages.
+
+The steps follow each other in the order of importance. Each takes its tokens of what the steps before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from acms.model import Context
+from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
+from acms.prompt import cache_window, excerpts
+from acms.prompt import steps as content
+from acms.prompt.cache_window import CacheWindow
+from acms.prompt.history_reader import HistoryReader, HistoryRequest
+from acms.prompt.placed_history import HistoryRead
+from acms.prompt.tool_outputs import CallCutter, is_call
+
+NEWEST_SHARE = 0.15
+"""Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
+MIN_FILLED_SHARE = 0.4
+"""Least share of the budget that a window begins with: tokens a recall does not need show more of the history."""
+LAST_EXCHANGE_SHARE = 0.4
+"""Share that the last exchange may take of the tokens beside the newest question, which often refers to it."""
+CUT_EXCHANGE_SHARE = 0.5
+"""Share of the budget filled, at most, by showing more of the last exchange, cut; the rest is for the next turns."""
+EARLIER_CALLS_SHARE = 0.1
+"""Share of the budget for the newest calls of a long turn that are not shown whole: a line for each."""
+
+
+class TurnForecast(NamedTuple):
+    """What the newest turn may still take of the budget of its window."""
+
+    #: Tokens that its tool calls may take in all, and those they took so far.
+    tool_tokens: int
+    used_tool_tokens: int
+    #: Tokens to leave free for it, or None if more turns must fit, too.
+    reserve: int | None
+
+
+class NewWindow:
+    """Chooses what a window shows that begins now. Afterwards `history`, `pieces` and `limits` say what that is."""
+
+    def __init__(
+        self,
+        request: HistoryRequest,
+        history: HistoryRead,
+        reader: HistoryReader,
+        cutter: CallCutter,
+        *,
+        context: Context | None,
+        is_stored: bool,
+        previous: CacheWindow | None,
+    ) -> None:
+        self._request = request
+        self._reader = reader
+        self._cutter = cutter
+        self._context = context
+        self._is_stored = is_stored
+        #: The stored window that this one replaces.
+        self._previous = previous
+        #: What was read: all its groups, whole.
+        self.history = history
+        #: Most tokens for an output of each tool call, by version of the call.
+        self.limits: dict[int, int] = {}
+        #: What is recalled, and the calls of the turn that are only named.
+        self.pieces: tuple[Piece, ...] = ()
+        #: The groups with their outputs cut, and the raw tokens of each.
+        self._cut_groups: list[MessageGroup] = []
+        self._costs: list[int] = []
+        #: Index of the first group of the newest turn, and of the first that is shown.
+        self._turn_start = request.find_turn_start(history)
+        self._start = 0
+
+    def cut_shown_groups(self) -> list[MessageGroup]:
+        """Return the groups to show, cut to their limits."""
+        question = cache_window.question_of(self.history.front)
+        return self._cutter.cut(self.history.groups[self._start :], self.limits, question)
+
+    @property
+    def older_groups(self) -> Sequence[MessageGroup]:
+        """The groups before those shown."""
+        return self.history.groups[: self._start]
+
+    async def choose(self, previous_groups: Sequence[MessageGroup]) -> None:
+        """Choose the newest turn, then a recall, then older messages, or a line for each call that is not shown.
+
+        `previous_groups` are those that the last window showed.
+        """
+        answer_tokens = await self._measure_answers()
+        self._cut_outputs(answer_tokens + self._tokens_for_call_names())
+        self._choose_start()
+        with_question = self._move_question_to_front()
+        budget = self._request.budget - self._request.cost(with_question.front)
+        names_budget = budget - answer_tokens - self._shown_cost()
+        budget -= self._block_cost(self._name_earlier_calls(self._list_hidden_turn(), names_budget))
+        forecast = self._forecast_turn(previous_groups)
+        recall_budget = self._recall_budget(budget - self._shown_cost(), answer_tokens, forecast)
+        take_all = forecast.reserve is not None or forecast.tool_tokens > 0
+        self.pieces = await self._recall(recall_budget, with_question.front, take_all=take_all)
+        fill_budget = self._fill_budget(budget, forecast)
+        self._extend_back(fill_budget)
+        if self._start > self._turn_start:
+            self.history = with_question
+            self.pieces += self._name_earlier_calls(self._list_unrecalled_turn(), names_budget)
+        else:
+            exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
+            await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
+
+    def _shown_cost(self) -> int:
+        """Return the raw tokens of the groups that are shown."""
+        return sum(self._costs[self._start :])
+
+    def _block_cost(self, pieces: tuple[Piece, ...]) -> int:
+        """Return the raw tokens of a block of pieces; 0 without any."""
+        return self._request.cost([self._write_block(pieces)]) if pieces else 0
+
+    def _write_block(self, pieces: tuple[Piece, ...]) -> ComposedMessage:
+        return excerpts.write_block(pieces, self._request.codec)
+
+    # ── the newest turn ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _cut_outputs(self, reserved_tokens: int) -> None:
+        """Cut the outputs of tools to what they may take: see `limits`.
+
+        All are whole if the whole history fits. Otherwise the newest output may take its share of the tokens that the
+        question leaves, the other outputs of the turn the rest of half of the budget; all others are condensed.
+        `reserved_tokens` are for what answers.
+        """
+        request, groups = self._request, self.history.groups
+        budget = request.budget - request.cost(self.history.front)
+        condensed_groups, limits = self._cutter.condense(groups, {})
+        if self.history.is_complete and request.cost(groups) <= budget:
+            self.limits = dict.fromkeys(limits, request.budget)
+        else:
+            self.limits = self._limit_outputs_of_turn(condensed_groups, limits, budget - reserved_tokens)
+        self._cut_groups = self._cutter.cut(groups, self.limits)
+        self._costs = [request.cost([group]) for group in self._cut_groups]
+
+    def _limit_outputs_of_turn(
+        self, condensed_groups: Sequence[MessageGroup], limits: Mapping[int, int], budget: int
+    ) -> dict[int, int]:
+        """Return the limits of condensed outputs with higher ones for those of the turn, the newest first."""
+        request, groups = self._request, self.history.groups
+        limits = dict(limits)
+        last_index = len(groups) - 1
+        turn_start = min(self._turn_start, max(0, last_index))
+        turn_cost = request.cost(condensed_groups[turn_start:])
+        for index in range(last_index, turn_start - 1, -1):
+            group = groups[index]
+            if group.first not in limits:
+                continue
+            other_cost = turn_cost - request.cost([condensed_groups[index]])
+            available = int(budget / 2) - other_cost
+            if index == last_index:
+                question = self._cutter.shorten_question(groups[turn_start], request.budget // 2)
+                has_question = turn_start < last_index and cache_window.is_question(groups[turn_start])
+                question_cost = request.cost([question]) if has_question else 0
+                available = max(available, int((budget - question_cost) * request.newest_output_share))
+            limits[group.first] = self._cutter.limit_within(group, available)
+            turn_cost = other_cost + request.cost(self._cutter.cut([group], limits))
+        return limits
+
+    def _choose_start(self) -> None:
+        """Choose the first group to show: of all groups if they fit, or of the newest.
+
+        At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
+        grow begins with half of the budget: with its newest messages, and a line for each call before them.
+        """
+        budget = self._request.budget - self._request.cost(self.history.front)
+        self._start = min(
+            self._find_newest_that_fit(budget), content.find_newest_non_system(self._cut_groups)
+        )
+
+    def _find_newest_that_fit(self, budget: int) -> int:
+        groups, costs, recalls = self._cut_groups, self._costs, self._request.answers is not None
+        is_whole = self.history.is_complete or (not recalls and self.history.span.whole)
+        if is_whole and sum(costs) <= budget:
+            return 0
+        last_index = len(groups) - 1
+        turn_start = min(self._turn_start, max(0, last_index))
+        share = NEWEST_SHARE if recalls else 0.5
+        leaves_room = turn_start == last_index or sum(costs[turn_start:]) <= budget * 2 / 3
+        turn_budget = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS_SHARE))
+        start = cache_window.find_newest_start(costs, int(budget * share), turn_budget, turn_start)
+        start = cache_window.skip_answers(groups, start, turn_start)
+        if not leaves_room:
+            return start
+        exchange_budget = int((budget - sum(costs[self._turn_start :])) * LAST_EXCHANGE_SHARE)
+        return min(start, cache_window.find_last_exchange(groups, costs, self._turn_start, exchange_budget))
+
+    def _move_question_to_front(self) -> HistoryRead:
+        """Return the history with the message that began the turn in front, if it is older than what is shown.
+
+        It may take half of the budget: what does not fit is cut.
+        """
+        turn_start = cache_window.find_turn_start(
+            self.history.groups, question_follows=self._request.question_follows
+        )
+        if turn_start >= self._start:
+            return self.history
+        entry_id = self._cut_groups[turn_start].messages[0].sources[0]
+        half = self._request.budget // 2
+        tokens = half if self._costs[turn_start] > half else 0
+        return self._reader.put_in_front(self.history, entry_id, tokens)
+
+    # ── the calls of the turn that are only named ───────────────────────────────────────────────────────────────────
+
+    def _tokens_for_call_names(self) -> int:
+        """Return the tokens that the newest output leaves for the names of the earlier calls of its turn."""
+        request = self._request
+        if sum(map(is_call, self.history.groups[self._turn_start :])) < 2:
+            return 0
+        frame_cost = request.codec.cost(excerpts.write_frame(request.codec))
+        tokens = frame_cost + int(request.budget * EARLIER_CALLS_SHARE)
+        return tokens if tokens <= request.budget // 3 else 0
+
+    def _list_hidden_turn(self) -> list[MessageGroup]:
+        """Return the groups of the turn that are not shown."""
+        return self.history.groups[self._turn_start : self._start]
+
+    def _list_unrecalled_turn(self) -> list[MessageGroup]:
+        """Return the groups of the turn that are neither shown nor recalled."""
+        recalled_ids = {id for piece in self.pieces for id in piece.sources}
+        return [
+            group
+            for group in self._list_hidden_turn()
+            if recalled_ids.isdisjoint(cache_window.visible_ids([group]))
+        ]
+
+    def _name_earlier_calls(self, groups: Sequence[MessageGroup], free_tokens: int) -> tuple[Piece, ...]:
+        """Return calls in short, within half of the free tokens or what is reserved for them.
+
+        The other half is for the calls to come.
+        """
+        codec = self._request.codec
+        frame_cost = codec.cost(excerpts.write_frame(codec))
+        line_tokens = int(self._request.budget * EARLIER_CALLS_SHARE)
+        tokens = max(free_tokens // 2, min(free_tokens, line_tokens + frame_cost))
+        return excerpts.write_earlier_calls(
+            groups, codec.counter, line_tokens=line_tokens, tokens=tokens - frame_cost
+        )
+
+    # ── the recall ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _measure_answers(self) -> int:
+        """Return the tokens to keep free for what answers the question of a turn with tool calls."""
+        if self._request.answers is None:
+            return 0
+        return await self._request.answers.measure(self.history.groups[self._turn_start :], self._context)
+
+    def _forecast_turn(self, previous_groups: Sequence[MessageGroup]) -> TurnForecast:
+        """Estimate the tokens that the tools of the newest turn may take.
+
+        They may take as much as the tools of an earlier turn, but no more than a third of the budget; nothing if a
+        question follows the log and no tool is offered, since it is answered at once. If the log ends with a question,
+        tools may be offered beside the prompt. Of used tokens those of the shown groups count, of others the whole ones.
+        """
+        request = self._request
+        if request.question_follows and not request.has_tools:
+            return TurnForecast(0, 0, self._reserve(0, 0))
+        turns = self._list_call_tokens(self.history.groups)
+        previous_turns = self._list_call_tokens(previous_groups)
+        used_tokens = 0
+        if not request.question_follows:
+            turns.pop()
+            used_tokens = cache_window.call_tokens_by_turn(self.history.groups, self._costs)[-1]
+        tool_tokens = min(max([0, *turns, *previous_turns[:-1]]), request.budget // 3)
+        return TurnForecast(tool_tokens, used_tokens, self._reserve(tool_tokens, used_tokens))
+
+    def _list_call_tokens(self, groups: Sequence[MessageGroup]) -> list[int]:
+        """Return the tokens of each turn's whole tool calls and outputs, oldest first."""
+        return cache_window.call_tokens_by_turn(groups, [self._request.cost([group]) for group in groups])
+
+    def _reserve(self, tool_tokens: int, used_tool_tokens: int) -> int | None:
+        """Return the tokens that a filled window leaves free for its turn, or None if more turns must fit.
+
+        A request that shares its budget with no later turn is filled: the first of its kind, one that is not stored,
+        and one whose turns are so long that the next would not fit, judged by the length of the last window. The
+        requests of one turn share it in any case: its tools are expected to take as much as those of earlier turns.
+        """
+        request = self._request
+        if not self._is_stored:
+            return 0
+        if request.answers is None or (request.has_tools and not tool_tokens):
+            return None
+        previous = self._previous
+        if previous is not None:
+            new_cost = 0
+            for group, cost in zip(self._cut_groups, self._costs, strict=True):
+                if group.first > previous.began_at:
+                    new_cost += cost
+            turns = max(1, len(previous.blocks))
+            if new_cost <= turns * (request.budget * (1 - NEWEST_SHARE) - request.answers.max_tokens):
+                return None
+        return max(tool_tokens - used_tool_tokens, used_tool_tokens // 2)
+
+    def _recall_budget(self, free_tokens: int, answer_tokens: int, forecast: TurnForecast) -> int:
+        """Return the tokens for the recall: without those that the turn's tools may take, unless it answers.
+
+        Once tools run, it is half of the free tokens at most: the next calls of the turn need the rest.
+        """
+        answers = self._request.answers
+        if answers is None:
+            return 0
+        if self._start == 0 and self.history.is_complete:
+            return free_tokens
+        if forecast.reserve is None:
+            expected_tokens = max(0, forecast.tool_tokens - forecast.used_tool_tokens)
+            budget = min(answers.max_tokens, free_tokens - expected_tokens)
+        else:
+            budget = free_tokens - forecast.reserve
+        max_tokens = free_tokens // 2 if forecast.used_tool_tokens and self._is_stored else free_tokens
+        return max(0, min(budget, max_tokens), min(answer_tokens, free_tokens))
+
+    async def _recall(
+        self, budget: int, front: Sequence[MessageGroup], *, take_all: bool
+    ) -> tuple[Piece, ...]:
+        """Search for what answers, without what is visible in front and among the groups shown."""
+        if self._request.answers is None:
+            return ()
+        visible = self._collect_visible(front, self._cut_groups[self._start :])
+        return await self._request.answers.find(budget, visible, self._context, take_all=take_all)
+
+    def _collect_visible(
+        self, front: Sequence[MessageGroup], groups: Sequence[MessageGroup]
+    ) -> dict[str, str]:
+        """Return the shown text of the entries of some groups, by id."""
+        return cache_window.collect_visible_texts([*front, *groups], (), self._request.entries)
+
+    def _drop_visible_pieces(self, groups: Sequence[MessageGroup]) -> tuple[Piece, ...]:
+        """Return the recalled pieces without those that some groups show."""
+        return cache_window.drop_visible_pieces(self.pieces, groups, self._request.entries)
+
+    # ── older messages ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fill_budget(self, budget: int, forecast: TurnForecast) -> int:
+        """Return the tokens, of those for messages and recall, that the window begins with."""
+        if self._shown_cost() > budget / 2:  # the next turn will not fit in any case
+            return budget
+        return int(budget * MIN_FILLED_SHARE) if forecast.reserve is None else budget - forecast.reserve
+
+    def _extend_back(self, budget: int) -> None:
+        """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
+        groups, costs = self._cut_groups, self._costs
+        while True:
+            free_tokens = budget - self._shown_cost() - self._block_cost(self.pieces)
+            start = self._start
+            while start and costs[start - 1] <= free_tokens:
+                start -= 1
+                free_tokens -= costs[start]
+            start = cache_window.skip_answers(groups, start, self._start)
+            if start == self._start:
+                return
+            self._start = start
+            self.pieces = self._drop_visible_pieces(groups[start:])
+
+    async def _show_last_exchange(self, budget: int, recall_budget: int, *, take_all: bool) -> None:
+        """Show more of the exchange before the turn, which a question often refers to.
+
+        `budget` holds the messages and the recalled pieces. These are searched again if the exchange shows one of them.
+        """
+        groups, front = self.history.groups, self.history.front
+        budget -= self._shown_cost()
+        start, limits = self._fill_exchange(budget, self.pieces)
+        shown_groups = self._cutter.cut(groups[start:], limits)
+        visible = self._collect_visible(front, shown_groups)
+        if any(piece.id in visible for piece in self.pieces):
+            assert self._request.answers is not None  # there are pieces
+            answers = self._request.answers
+            pieces = await answers.find(recall_budget, visible, self._context, take_all=take_all)
+            new_start, new_limits = self._fill_exchange(budget, pieces)
+            new_groups = self._cutter.cut(groups[new_start:], new_limits)
+            pieces = cache_window.drop_visible_pieces(pieces, new_groups, self._request.entries)
+            new_ids = {piece.id for piece in pieces} | cache_window.visible_ids(new_groups)
+            if any(piece.id in visible and piece.id not in new_ids for piece in self.pieces):
+                # More was recalled, so less of the exchange is shown, and not what was recalled of it before.
+                self.pieces = self._drop_visible_pieces(shown_groups)
+            else:
+                self.pieces, start, limits = pieces, new_start, new_limits
+        self._start, self.limits = start, limits
+
+    def _fill_exchange(self, budget: int, pieces: tuple[Piece, ...]) -> tuple[int, dict[int, int]]:
+        """Return an earlier start and higher limits that show more of the last exchange, beside some pieces."""
+        end = self._turn_start
+        costs = self._costs
+        exchange_start = cache_window.find_last_exchange(
+            self.history.groups[:end], costs, end, sum(costs[:end])
+        )
+        offset, limits = self._cutter.fill(
+            self.history.groups[exchange_start:end],
+            costs[exchange_start:end],
+            self.limits,
+            self._start - exchange_start,
+            max(0, budget - self._block_cost(pieces)),
+        )
+        return exchange_start + offset, limits
