@@ -27,9 +27,9 @@ IO = """
     facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.redactor
-    prompt.answers prompt.builder prompt.history_reader prompt.messages prompt.new_window prompt.pins
-    prompt.placed_history prompt.prefix_window prompt.render prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.stable_history prompt.summaries
-    prompt.window_record
+    prompt.builder prompt.history.answers prompt.history.new_window prompt.history.placed prompt.history.reader
+    prompt.history.stable_history prompt.history.window_record prompt.messages prompt.pins prompt.prefix_window
+    prompt.render prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.summaries
     recall.embeddings recall.filter_evaluation recall.index_cache recall.namespace recall.pipeline
     recall.reindex recall.uses recall.reranker recall.window
     write.queue write.retirement write.rewrite write.sync

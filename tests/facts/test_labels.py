@@ -15,7 +15,7 @@ from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
-from acms.prompt.stable_history import StableHistory
+from acms.prompt.history.stable_history import StableHistory
 from acms.providers import OfflineReflector
 from acms.recall import window
 from acms_eval.cascades import changed_premises

@@ -13,8 +13,8 @@ from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.log.encoding import is_summary
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import Prompt, Rendered
-from acms.prompt.cache_window import CacheWindow
-from acms.prompt.window_record import read_windows
+from acms.prompt.history.cache_window import CacheWindow
+from acms.prompt.history.window_record import read_windows
 from tests.support.agents import SYSTEM, agent_log, follow
 
 RULES = "Answer in one sentence."

@@ -264,7 +264,7 @@ class Builder(Recipe):
 
         Next to a `history` of the same session, the recall goes before the newest user message and stays there: later
         requests grow at their end, read everything before from the provider's cache, and recall only content they do
-        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.cache_window`.
+        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.history.cache_window`.
 
         With `keep="turn"`, or at a past version, or without such a history, the recall is chosen again each time. It
         goes before the newest user message, or with `in_place` where the caller put it.

@@ -13,9 +13,9 @@ from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import EntryGroup
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
-from acms.prompt.cache_window import MOST_BUDGETS_SEARCHED
 from acms.prompt.excerpts import note_current_fact
-from acms.prompt.tool_outputs import LEAST_SHOWN
+from acms.prompt.history.cache_window import MOST_BUDGETS_SEARCHED
+from acms.prompt.history.tool_outputs import LEAST_SHOWN
 from acms.recall.pipeline import Gone, build_recall_result, rank_log, remove_gone_content, run_plan
 from acms.recall.planner import (
     SUMMARIES_SHARE,

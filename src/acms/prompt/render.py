@@ -40,13 +40,16 @@ from acms.plan.nodes import (
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
-from acms.prompt import cache_window, excerpts, pin_index, summary_coverage
+from acms.prompt import excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
-from acms.prompt.answers import AnswerSearch, tokens_for_user_words
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
-from acms.prompt.history_reader import HistoryRequest
+from acms.prompt.history import cache_window
+from acms.prompt.history.answers import AnswerSearch, tokens_for_user_words
+from acms.prompt.history.reader import HistoryRequest
+from acms.prompt.history.stable_history import StableHistory
+from acms.prompt.history.window_record import name_record
 from acms.prompt.manifest import Manifest, part_of_request
 from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
@@ -63,7 +66,6 @@ from acms.prompt.resolve import (
     unused_hints,
     visible_entry_ids,
 )
-from acms.prompt.stable_history import StableHistory
 from acms.prompt.steps import (
     Log,
     Readable,
@@ -76,7 +78,6 @@ from acms.prompt.steps import (
     replace_with_empty_scopes,
     scope_at_path,
 )
-from acms.prompt.window_record import name_record
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from acms.model import Context
 from acms.plan.nodes import MessageGroup, Piece
 from acms.ports import Codec
-from acms.prompt import cache_window, excerpts
+from acms.prompt import excerpts
 from acms.prompt.fit_state import compose_message
+from acms.prompt.history import cache_window
+from acms.prompt.history.tool_outputs import is_call
 from acms.prompt.resolve import quote_items
 from acms.prompt.steps import Readable, RecallStep
-from acms.prompt.tool_outputs import is_call
 from acms.results import ContextItem, ContextItems
 
 ANSWERS_SHARE = 0.2

@@ -14,8 +14,9 @@ from acms.errors import FitError
 from acms.log.in_force import EntryGroup
 from acms.model import Context, Entry, Role, State
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
-from acms.prompt import cache_window, excerpts
-from acms.prompt.cache_window import CacheWindow
+from acms.prompt import excerpts
+from acms.prompt.history import cache_window
+from acms.prompt.history.cache_window import CacheWindow
 from acms.prompt.resolve import LogRead
 from acms.prompt.steps import Readable
 from acms.recall.window import LogSpan, load_instructions

@@ -8,7 +8,7 @@ messages and a new recall.
 
 The positions cannot be derived from the log alone (recalls depend on the question, and on vectors that arrive late), so
 they are kept in a record of ids and spans, without text, beside the log (decision 0060). Everything here is a pure
-function of such a record and of the entries read; `acms.prompt.stable_history` reads and stores.
+function of such a record and of the entries read; `acms.prompt.history.stable_history` reads and stores.
 """
 
 from __future__ import annotations

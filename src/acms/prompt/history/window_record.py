@@ -24,9 +24,9 @@ from acms.log.validity import Period
 from acms.model import Context, Entry, Json, Kind, State
 from acms.observability.logging import log_event, safe_error
 from acms.ports import Codec, HasRecords, StorageBackend
-from acms.prompt import cache_window
-from acms.prompt.cache_window import CacheWindow
 from acms.prompt.excerpts import find_own_logs
+from acms.prompt.history import cache_window
+from acms.prompt.history.cache_window import CacheWindow
 from acms.prompt.manifest import canonical
 from acms.prompt.steps import Log, Readable, RecallStep
 

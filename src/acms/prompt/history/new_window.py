@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from acms.model import Context
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
-from acms.prompt import cache_window, excerpts
+from acms.prompt import excerpts
 from acms.prompt import steps as content
-from acms.prompt.cache_window import CacheWindow
-from acms.prompt.history_reader import HistoryReader, HistoryRequest
-from acms.prompt.placed_history import HistoryRead
-from acms.prompt.tool_outputs import CallCutter, is_call
+from acms.prompt.history import cache_window
+from acms.prompt.history.cache_window import CacheWindow
+from acms.prompt.history.placed import HistoryRead
+from acms.prompt.history.reader import HistoryReader, HistoryRequest
+from acms.prompt.history.tool_outputs import CallCutter, is_call
 
 NEWEST_SHARE = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
@@ -73,7 +74,7 @@ class NewWindow:
         self._turn_start = request.find_turn_start(history)
         self._start = 0
 
-    def cut_shown_groups(self) -> list[MessageGroup]:
+    def cut_chosen_groups(self) -> list[MessageGroup]:
         """Return the groups to show, cut to their limits."""
         question = cache_window.question_of(self.history.front)
         return self._cutter.cut(self.history.groups[self._start :], self.limits, question)
@@ -93,10 +94,10 @@ class NewWindow:
         self._choose_start()
         with_question = self._move_question_to_front()
         budget = self._request.budget - self._request.cost(with_question.front)
-        names_budget = budget - answer_tokens - self._shown_cost()
+        names_budget = budget - answer_tokens - self._cost_of_groups()
         budget -= self._block_cost(self._name_earlier_calls(self._list_hidden_turn(), names_budget))
         forecast = self._forecast_turn(previous_groups)
-        recall_budget = self._recall_budget(budget - self._shown_cost(), answer_tokens, forecast)
+        recall_budget = self._recall_budget(budget - self._cost_of_groups(), answer_tokens, forecast)
         take_all = forecast.reserve is not None or forecast.tool_tokens > 0
         self.pieces = await self._recall(recall_budget, with_question.front, take_all=take_all)
         fill_budget = self._fill_budget(budget, forecast)
@@ -108,7 +109,7 @@ class NewWindow:
             exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
             await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
 
-    def _shown_cost(self) -> int:
+    def _cost_of_groups(self) -> int:
         """Return the raw tokens of the groups that are shown."""
         return sum(self._costs[self._start :])
 
@@ -251,11 +252,11 @@ class NewWindow:
         return await self._request.answers.measure(self.history.groups[self._turn_start :], self._context)
 
     def _forecast_turn(self, previous_groups: Sequence[MessageGroup]) -> TurnForecast:
-        """Estimate the tokens that the tools of the newest turn may take.
+        """Estimate the tokens that the tools of the newest turn take, from those of earlier turns.
 
-        They may take as much as the tools of an earlier turn, but no more than a third of the budget; nothing if a
+        They may take as much as in an earlier turn, whole, but no more than a third of the budget; nothing if a
         question follows the log and no tool is offered, since it is answered at once. If the log ends with a question,
-        tools may be offered beside the prompt. Of used tokens those of the shown groups count, of others the whole ones.
+        tools may be offered beside the prompt. The tokens used so far are those of the outputs as they are shown.
         """
         request = self._request
         if request.question_follows and not request.has_tools:
@@ -337,7 +338,7 @@ class NewWindow:
 
     def _fill_budget(self, budget: int, forecast: TurnForecast) -> int:
         """Return the tokens, of those for messages and recall, that the window begins with."""
-        if self._shown_cost() > budget / 2:  # the next turn will not fit in any case
+        if self._cost_of_groups() > budget / 2:  # the next turn will not fit in any case
             return budget
         return int(budget * MIN_FILLED_SHARE) if forecast.reserve is None else budget - forecast.reserve
 
@@ -345,7 +346,7 @@ class NewWindow:
         """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
         groups, costs = self._cut_groups, self._costs
         while True:
-            free_tokens = budget - self._shown_cost() - self._block_cost(self.pieces)
+            free_tokens = budget - self._cost_of_groups() - self._block_cost(self.pieces)
             start = self._start
             while start and costs[start - 1] <= free_tokens:
                 start -= 1
@@ -362,7 +363,7 @@ class NewWindow:
         `budget` holds the messages and the recalled pieces. These are searched again if the exchange shows one of them.
         """
         groups, front = self.history.groups, self.history.front
-        budget -= self._shown_cost()
+        budget -= self._cost_of_groups()
         start, limits = self._fill_exchange(budget, self.pieces)
         shown_groups = self._cutter.cut(groups[start:], limits)
         visible = self._collect_visible(front, shown_groups)

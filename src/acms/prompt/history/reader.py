@@ -12,20 +12,20 @@ from acms.log.in_force import EntryGroup, is_sealed
 from acms.model import Context, Entry, Kind
 from acms.plan.nodes import ComposedMessage, MessageGroup
 from acms.ports import Codec
-from acms.prompt import cache_window
 from acms.prompt import steps as content
-from acms.prompt.answers import AnswerSearch
-from acms.prompt.cache_window import CacheWindow
 from acms.prompt.fit_state import compose_message
-from acms.prompt.placed_history import (
+from acms.prompt.history import cache_window
+from acms.prompt.history.answers import AnswerSearch
+from acms.prompt.history.cache_window import CacheWindow
+from acms.prompt.history.placed import (
     HistoryRead,
     check_instructions_fit,
     label_in_front,
     load_front_entries,
 )
+from acms.prompt.history.tool_outputs import CallCutter
 from acms.prompt.resolve import MARGIN
 from acms.prompt.steps import Readable
-from acms.prompt.tool_outputs import CallCutter
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.recall.window import LogSpan
 

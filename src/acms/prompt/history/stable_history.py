@@ -1,8 +1,8 @@
 """A history that only grows at its end from request to request, with recalled passages among it.
 
-`acms.prompt.cache_window` says what is stored of it, `acms.prompt.history_reader` reads the log, and
-`acms.prompt.new_window` chooses what a window shows that begins. This module continues a window while it fits, and
-stores the positions once there is a prompt.
+`acms.prompt.history.cache_window` says what is stored of it, `acms.prompt.history.reader` reads the log, and
+`acms.prompt.history.new_window` chooses what a window shows that begins. This module continues a window while it fits,
+and stores the positions once there is a prompt.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from dataclasses import replace
 from acms.model import Context
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece
 from acms.ports import HasRecords
-from acms.prompt import cache_window, excerpts
+from acms.prompt import excerpts
 from acms.prompt import steps as content
-from acms.prompt.answers import AnswerSearch
-from acms.prompt.cache_window import Block, CacheWindow
-from acms.prompt.history_reader import HistoryReader, HistoryRequest
-from acms.prompt.new_window import MIN_FILLED_SHARE, NewWindow
-from acms.prompt.placed_history import HistoryRead, PlacedHistory, find_missing_question
+from acms.prompt.history import cache_window
+from acms.prompt.history.answers import AnswerSearch
+from acms.prompt.history.cache_window import Block, CacheWindow
+from acms.prompt.history.new_window import MIN_FILLED_SHARE, NewWindow
+from acms.prompt.history.placed import HistoryRead, PlacedHistory, find_missing_question
+from acms.prompt.history.reader import HistoryReader, HistoryRequest
+from acms.prompt.history.tool_outputs import CallCutter
+from acms.prompt.history.window_record import WindowRecord, load_window_entries
 from acms.prompt.resolve import LogRead
-from acms.prompt.tool_outputs import CallCutter
-from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.text.chat_messages import EXCERPTS, EXCERPTS_OF_TURN, MORE_EXCERPTS
 
 
@@ -212,7 +213,7 @@ class StableHistory:
             previous=self._previous,
         )
         await chosen.choose(previous_groups)
-        history = chosen.history._replace(groups=chosen.cut_shown_groups())
+        history = chosen.history._replace(groups=chosen.cut_chosen_groups())
         pieces = chosen.pieces
         question = find_missing_question(history, chosen.older_groups)
         block = [self._write_block(pieces)] if pieces else []

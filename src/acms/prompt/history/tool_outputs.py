@@ -2,7 +2,7 @@
 
 As much of the newest call is shown as fits; of older ones the most relevant parts. A message that is longer than the
 budget, such as a pasted document, is shown with its beginning and its end. Text shown in one request is shown again
-word for word, so the tokens of each are kept with the cache window (`acms.prompt.cache_window`).
+word for word, so the tokens of each are kept with the cache window (`acms.prompt.history.cache_window`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from acms.model import Part, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import MessageGroup
 from acms.ports import Codec
-from acms.prompt.cache_window import is_question
+from acms.prompt.history.cache_window import is_question
 from acms.prompt_types import PromptMessage
 from acms.text import condense
 
