@@ -59,6 +59,65 @@ async def test_rules_and_corrections_of_the_user_stay(budget: int) -> None:
             assert CORRECTION in "\n".join(contents(rendered))
 
 
+async def work_through_tickets(session: ACMS, count: int, correction: str = "") -> str:
+    """Hand over tickets one after the other, all in the same words; return the request for the next one."""
+    rng = random.Random(7)
+    for number in range(count):
+        if correction and number == count // 3:
+            await session.ingest("user", correction)
+            await session.ingest("assistant", "Noted.")
+        await session.ingest(
+            "user", f"Next please look into ticket T-{100 + number} and close it if it is done."
+        )
+        lines = [f"T-{100 + number} line {line}: host h{rng.randrange(99)} is well" for line in range(40)]
+        await call_tool(session, str(number), f"ticket T-{100 + number}", "\n".join(lines))
+        await session.ingest("assistant", f"T-{100 + number} is closed.")
+    question = f"Next please look into ticket T-{100 + count} and close it if it is done."
+    await session.ingest("user", question)
+    return question
+
+
+@pytest.mark.parametrize("budget", [500, 800, 2000])
+async def test_an_old_rule_is_not_shown_without_its_correction(budget: int) -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "You work through our tickets. Never deploy on Fridays.")
+        await session.ingest("assistant", "Understood.")
+        question = await work_through_tickets(
+            session, 40, "Deploying on Fridays is fine from now on, the freeze is over."
+        )
+        rendered = await render(session, question, budget)
+    shown = "\n".join(contents(rendered))
+    assert ("Never deploy on Fridays" in shown) <= ("the freeze is over" in shown)
+    assert "the freeze is over" in shown
+
+
+async def test_requests_of_the_same_form_are_not_recalled_as_answers() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        question = await work_through_tickets(session, 40)
+        rendered = await render(session, question, 2000)
+        history = await render(session, "What was the state of ticket T-117?", 2000)
+    recalled = "\n".join(text for text in contents(rendered) if text.startswith("<recalled>"))
+    assert recalled.count("Next please look into ticket") <= 1
+    assert "T-117 line" in "\n".join(contents(history)), "another question finds the ticket that it names"
+
+
+async def test_the_answer_to_a_question_that_was_asked_often_is_found() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "The refund limit of the shop is 80 EUR.")
+        question = "What is the refund limit of the shop?"
+        for number in range(30):
+            await session.ingest("user", question)
+            await session.ingest("assistant", f"I looked it up for you, dear customer {number}.")
+            await session.ingest("user", f"Another topic: poster {number} has the wrong colour.")
+            await session.ingest("assistant", f"I will tell the designers about poster {number}.")
+        items = await session.recall(question, budget=120)
+        first_request = (await session.history(limit=2)).entries[1]
+    text = items.text()
+    assert "80 EUR" in text
+    assert text.count(question) <= 1
+    assert "it asks the query" in str(items.ledger.why(first_request.id))
+
+
 async def test_a_chat_without_tools_recalls_no_words_of_the_user_but_answers() -> None:
     async with ACMS("s", "memory://", None) as session:
         await session.ingest("user", RULE)

@@ -632,6 +632,8 @@ class OmissionReasons:
             return build_rejection(doc, "hidden", hidden_reason)
         if not ranking.allows(position):
             return build_rejection(doc, "filter", FILTERED)
+        if ranking.asks(position):
+            return build_rejection(doc, "asks", "it asks the query, or for the same of something else")
         relevance, score = ranking.relevance(position), ranking.score(position)
         if score <= 0:
             return build_rejection(doc, "irrelevant", "neither it nor a neighbour has to do with the query")

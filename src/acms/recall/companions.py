@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, Corpus
 from acms.recall.index import Floats, Ints
-from acms.recall.ranking import Ranking, repeats_query
+from acms.recall.ranking import Ranking
+from acms.recall.repetition import repeats_query
 from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import find_largest_indices, vectors_of
 from acms.text.tokenizer import subjectless_terms

@@ -277,6 +277,10 @@ class Corpus:
         """Return the postings of some terms, one after the other."""
         return self._unpack(np.concatenate([np.zeros(0, np.uint32), *map(self.snapshot.postings, terms)]))
 
+    def holds_term(self, term: int) -> bool:
+        """Return whether any entry of the log holds a term, active or not."""
+        return len(self.snapshot.postings(term)) > 0
+
     def count_holders(self, term: int) -> int:
         """Return how many entries hold a term."""
         postings = self.snapshot.postings(term)

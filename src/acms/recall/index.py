@@ -27,6 +27,7 @@ from acms.text.tokenizer import day_terms, searchable_terms
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
+NO_POSITIONS: Ints = np.zeros(0, np.int64)
 
 BLOCK = 4096
 """Vectors in one block of memory; blocks are filled and never moved."""

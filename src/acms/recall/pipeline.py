@@ -20,7 +20,7 @@ from acms.log.in_force import (
 from acms.log.read import version_of
 from acms.log.validity import Period
 from acms.model import Entry, Kind, Role, State
-from acms.ports import Frame, StorageBackend, TokenCounter
+from acms.ports import Frame, TokenCounter
 from acms.privacy.redactor import read_redacted_entries
 from acms.recall.planner import Choice, Pairs, PlanSteps, Rows, build_choice_ledger, fit_to_budget
 from acms.recall.request import Markers, Ranked, Reader, Recall
@@ -40,11 +40,8 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.embeddings import Embedding
     from acms.recall.fact_candidates import FactIndex
     from acms.recall.index import Floats
-    from acms.recall.query import Query
     from acms.recall.ranking import Ranking
 
-QUESTION_MARKS = ("?", "？", "؟")
-"""Signs at the end of a question: those of Latin, Chinese and Arabic script."""
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
 
@@ -111,6 +108,7 @@ async def rank_log(
     from acms.recall.filter_evaluation import evaluate_filter
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
+    from acms.recall.repetition import find_asked
 
     log = await _catch_up_index(reader, context, at, None if request is None else request.namespace)
     corpus = log.corpus
@@ -123,11 +121,10 @@ async def rank_log(
     question = parse_query(
         query, corpus.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
     )
-
-    query_position = await _find_query(reader.storage, corpus, question, query)
+    asked = await find_asked(reader.storage, corpus, question, query)
 
     def rank() -> Ranking:
-        ranking = Ranking(corpus, question, size, allowed, query_position=query_position)
+        ranking = Ranking(corpus, asked.query, size, allowed, asking=asked.positions)
         add_companions(corpus, ranking)
         return ranking
 
@@ -148,26 +145,6 @@ async def rank_log(
         log.times,
         tuple(warnings),
     )
-
-
-async def _find_query(storage: StorageBackend, corpus: Corpus, question: Query, text: str) -> int:
-    """Return the position of the newest message that is the query itself, or -1 if there is none.
-
-    A message with other words around the same subject is the query only if it asks something: "The deadline is March
-    15." answers "Is the deadline March 15?".
-    """
-    from acms.recall.ranking import find_possible_queries, resolve_names
-    from acms.text.tokenizer import split_words
-
-    for position in find_possible_queries(corpus, resolve_names(corpus, question)):
-        document = corpus.snapshot.doc(corpus.document(position))
-        (entry,) = await storage.get([document.id])
-        if entry is None:
-            continue
-        is_question = entry.content.rstrip().endswith(QUESTION_MARKS)
-        if is_question or split_words(entry.content) == split_words(text):
-            return position
-    return -1
 
 
 async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floats | None, list[str]]:
@@ -236,13 +213,13 @@ def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
     from acms.recall.user_words import find_user_words
 
     corpus, ranking = ranked.corpus, ranked.ranking
-    if request.user_words:
-        word_tokens = min(request.user_words, request.budget // 2)  # the answers need the rest
-        ranking.keep_user_words(find_user_words(corpus, word_tokens))
     if not request.only_relevant and _estimate_tokens(corpus, len(corpus), frame) <= request.budget:
         ranking.include_all()
     elif not request.exclude:  # excluded entries are still among the candidates, and would use up the limit
         ranking.limit_candidates(2 * request.budget)  # twice what the budget holds is enough to choose from
+    if request.user_words:
+        word_tokens = min(request.user_words, request.budget // 2)  # the answers need the rest
+        ranking.keep_user_words(find_user_words(corpus, word_tokens))
     if not corpus.start:  # no other session is searched
         return ranked
     is_unrelated = request.only_on_topic and not concerns_others(

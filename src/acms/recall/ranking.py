@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.recall.corpus import Corpus
-from acms.recall.index import Floats, Ints
+from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import Topic
 from acms.recall.query import Query, contentless_terms, find_content_words
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
 from acms.recall.vector_score import find_largest_indices
-from acms.text.tokenizer import function_terms
 
 CUTOFF = 0.25
 """Share of the best relevance below which a message does not answer (97.7 % of the evidence at 71 % of the tokens)."""
@@ -35,17 +34,18 @@ class Ranking:
         size: int = CANDIDATES,
         allowed: NDArray[np.bool_] | None = None,
         *,
-        query_position: int = -1,
+        asking: Ints = NO_POSITIONS,
     ) -> None:
         """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates.
 
-        `query_position` is the position of the message that is the query itself: it is no answer.
+        `asking` are the positions of the messages that ask the query: they are no answers.
         """
         self.corpus = corpus
-        self.query = resolve_names(corpus, query)
+        self.query = query.resolve_names(corpus.holds_term)
         #: Which entries may be shown; None for all.
         self.allowed = allowed
-        self.scores: Scores = score_messages(corpus, self.query, query_position=query_position)
+        self._asking = asking
+        self.scores: Scores = score_messages(corpus, self.query, self._asking)
         #: Share of the messages that have a vector in the space of the query; 1 if nothing is compared by meaning.
         self.coverage = self.scores.coverage
         #: Cost-scaled score of each message, and the best of them.
@@ -53,7 +53,6 @@ class Ranking:
         self.best = float(self._cost_scaled.max(initial=0.0))
         #: Companions by position, each with the score of the best statement that it accompanies.
         self._companions: dict[int, float] = {}
-        self._query_position = query_position
         #: Positions that are shown whatever their relevance, and those of them that come before the answers.
         self._always_included: frozenset[int] = frozenset()
         self._user_words: frozenset[int] = frozenset()
@@ -79,18 +78,17 @@ class Ranking:
         return np.concatenate([_sort_by_score(best, scores), _sort_by_score(marked_positions, scores)])
 
     def limit_candidates(self, tokens: int) -> None:
-        """Keep the best candidates up to a number of tokens, but at least 64 of them, and all that carry markers."""
+        """Keep the best candidates up to a number of tokens, but at least 64 of them, marked ones, and companions."""
         costs = self.corpus.column("tokens")[self.positions]
         if self.corpus.external is not None:  # external text displaces no other text
             costs = costs * ~self.corpus.external[self.positions]
         fitting = int(costs.cumsum(dtype=np.int64).searchsorted(tokens))
-        size = max(64, fitting + 1)
-        best_positions, other_positions = self.positions[:size], self.positions[size:]
+        is_kept = np.arange(len(self.positions)) < max(64, fitting + 1)
+        is_kept |= np.isin(self.positions, list(self._companions))
         has_markers = self.corpus.marker_mask()
-        marked_others = (
-            other_positions[:0] if has_markers is None else other_positions[has_markers[other_positions]]
-        )
-        self.positions = np.concatenate([best_positions, marked_others])
+        if has_markers is not None:
+            is_kept |= has_markers[self.positions]
+        self.positions = self.positions[is_kept]
 
     def include_all(self) -> None:
         """Make every entry that may be shown a candidate, even those that do not answer."""
@@ -108,8 +106,8 @@ class Ranking:
         self.positions = np.concatenate([self.positions, _sort_by_score(new_positions, self._cost_scaled)])
 
     def keep_user_words(self, positions: Ints) -> None:
-        """Choose messages of the user before the answers, see `acms.recall.user_words`; the query is none of them."""
-        positions = positions[positions != self._query_position]
+        """Choose messages of the user before the answers, unless they ask the query: see `acms.recall.user_words`."""
+        positions = np.setdiff1d(positions, self._asking)
         self.include_always(positions)
         self._user_words = self._always_included.intersection(positions.tolist())
 
@@ -127,6 +125,10 @@ class Ranking:
         candidates = set(self.positions.tolist())
         new_positions = [position for position in leaders if position not in candidates]
         self.positions = np.concatenate([self.positions, np.array(new_positions, np.int64)])
+
+    def asks(self, position: int) -> bool:
+        """Return whether an entry asks the query: it is the query, or an earlier request of its form."""
+        return position in self._asking
 
     def allows(self, position: int) -> bool:
         """Return whether an entry may be shown."""
@@ -253,29 +255,6 @@ class Ranking:
             signals["meaning"] = SIGMA * max(0.0, float(scores.meaning[position]))
         signals["mark"] = float(scores.with_marks[position] - scores.without_marks[position])
         return {name: round(value / best, 4) for name, value in signals.items() if value > 0}
-
-
-def resolve_names(corpus: Corpus, query: Query) -> Query:
-    """Return a query with the forms of its names that a corpus holds as words."""
-    return query.resolve_names(lambda term: len(corpus.snapshot.postings(term)) > 0)
-
-
-def repeats_query(corpus: Corpus, query: Query, position: int) -> bool:
-    """Return whether an entry holds all words of a query and, function words aside, no others."""
-    term_array, _ = corpus.snapshot.terms_of(corpus.document(position))
-    entry_terms = frozenset(term_array.tolist())
-    if not all(word.terms[0] in entry_terms for word in query.words):
-        return False
-    query_terms = {term for word in query.words for term in word.terms}
-    return entry_terms - function_terms() <= query_terms
-
-
-def find_possible_queries(corpus: Corpus, query: Query) -> list[int]:
-    """Return the positions of the newest entry and the newest one of the user, if their words are those of a query."""
-    if not len(corpus) or not query.words:
-        return []
-    newest = dict.fromkeys((len(corpus) - 1, corpus.newest_of_user))
-    return [position for position in newest if position >= 0 and repeats_query(corpus, query, position)]
 
 
 def _sort_by_score(positions: Ints, scores: Floats) -> Ints:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
-from acms.recall.index import Floats, Ints
+from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import FRAME
 from acms.recall.query import Query, QueryWord
 from acms.recall.vector_score import CosineStats, find_cosines, measure_cosines, rescore_exactly
@@ -66,13 +66,12 @@ class Scores:
     rarities: Sequence[float]
 
 
-def score_messages(corpus: Corpus, query: Query, *, query_position: int = -1) -> Scores:
+def score_messages(corpus: Corpus, query: Query, asking: Ints = NO_POSITIONS) -> Scores:
     """Score every message of a corpus.
 
-    If the query itself is a message of the corpus, `query_position` is its position: it is not an answer, and does not
-    count as a neighbour.
+    `asking` are the positions of the messages that ask the query: they are no answers, and do not count as neighbours.
     """
-    words = _score_words(corpus, query.words, query_position)
+    words = _score_words(corpus, query.words, asking)
     meaning_own = meaning = cosine_stats = None
     coverage = 1.0
     relevance = words.own + words.near
@@ -85,9 +84,9 @@ def score_messages(corpus: Corpus, query: Query, *, query_position: int = -1) ->
             _, rough_meaning = _standardize_cosines(corpus, cosines, cosine_stats)
             rough_relevance = relevance + np.float32(SIGMA) * np.maximum(0, rough_meaning)
             cosines = rescore_exactly(corpus, query, query_cosines, rough_relevance)
-        if query_position >= 0:
+        if len(asking):
             cosines = cosines.copy()
-            cosines[query_position] = np.nan
+            cosines[asking] = np.nan
         meaning_own, meaning = _standardize_cosines(corpus, cosines, cosine_stats)
         relevance = relevance + np.float32(SIGMA) * np.maximum(0, meaning)
     relevance = relevance * _speaker_factor(corpus, query)
@@ -134,7 +133,7 @@ class _WordScores(NamedTuple):
     rarities: list[float]
 
 
-def _score_words(corpus: Corpus, words: Sequence[QueryWord], query_position: int) -> _WordScores:
+def _score_words(corpus: Corpus, words: Sequence[QueryWord], asking: Ints) -> _WordScores:
     """Score every message by the words of a query that it and its neighbours hold."""
     size = len(corpus)
     own, near, information = (np.zeros(size, np.float32) for _ in range(3))
@@ -145,8 +144,8 @@ def _score_words(corpus: Corpus, words: Sequence[QueryWord], query_position: int
     common: list[_WordPostings] = []
     for word in words:
         positions, counts = corpus.word_postings(word)
-        if query_position >= 0:
-            is_other = positions != query_position
+        if len(asking):
+            is_other = ~np.isin(positions, asking)
             positions, counts = positions[is_other], counts[is_other]
         holders.append(positions)
         weight = compute_idf(size, len(positions))

@@ -6,20 +6,27 @@ with "Never touch production", so no ranking finds it; but what the user said is
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
 from acms.model import Role
 from acms.recall.corpus import Corpus
 from acms.recall.index import Ints
 from acms.text.index_record import EXTERNAL
+from acms.text.tokenizer import function_terms, subjectless_terms
 
 LONGEST = 120
 """Tokens of a message, at most: a longer one is a pasted text, of which excerpts are found by what they say."""
-TELLING = 5
-"""Words from which a message says more than "Next, please"."""
+TELLING = 3
+"""Words that are not routine from which on a message says more than "Next, please: T-12"."""
+ROUTINE_SHARE = 0.25
+"""Share of the messages that hold a routine word, such as "ticket" where the user hands over one after the other."""
+FEW = 4
+"""So many messages make no word routine: the rule and its corrections share their words."""
+MOST_COMPARED = 128
+"""Newest messages that are compared to find out which words are routine; older ones come last."""
 SPEAKER_TOKENS = 4
 """Tokens that a message takes besides its text."""
 
@@ -27,8 +34,8 @@ SPEAKER_TOKENS = 4
 def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     """Return the positions of short messages of the user, each with its answer, and of marked ones, in an agent's log.
 
-    Of the searched log they take at most `max_tokens` tokens: the first one, then the newest of those with some words,
-    then the newest of all others. Of a log without tool calls nothing is returned: there such messages are the log.
+    Of the searched log they take at most `max_tokens` tokens, in the order of `_order_by_worth`. Of a log without tool
+    calls nothing is returned: there such messages are the log.
     """
     is_own = np.arange(len(corpus)) >= corpus.start
     is_single = corpus.column("group") < 0
@@ -47,7 +54,7 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     answers = np.flatnonzero(is_short & is_assistant)
     chosen: list[int] = []
     remaining = max_tokens
-    for position in _order_by_worth(positions, corpus.column("length")):
+    for position in _order_by_worth(corpus, positions):
         words = [position]
         turn_end = int(turns[np.searchsorted(turns, position, side="right")])
         last_answer = int(np.searchsorted(answers, turn_end)) - 1
@@ -63,10 +70,36 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     return np.unique(np.array(chosen, np.int64))
 
 
-def _order_by_worth(positions: Ints, lengths: NDArray[Any]) -> list[int]:
-    """Return positions: the first one, then the newest with at least `TELLING` words, then the newest others."""
-    newest_first = positions[:0:-1]
-    is_telling = lengths[newest_first] >= TELLING
-    ordered = np.concatenate([positions[:1], newest_first[is_telling], newest_first[~is_telling]])
-    in_order: list[int] = ordered.tolist()
-    return in_order
+def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
+    """Return positions: the first one, those that may correct it, then the newest; routine ones come last.
+
+    Rules stand in the first message. Those behind it that share a word with it, other than routine words, come next, or
+    an old rule would be shown without its correction.
+    """
+    first, newest_first = positions[:1], positions[:0:-1]
+    terms_by_position = {
+        position: frozenset(corpus.snapshot.terms_of(corpus.document(position))[0].tolist())
+        for position in [*first.tolist(), *newest_first[:MOST_COMPARED].tolist()]
+    }
+    routine_terms = _find_routine_terms(terms_by_position.values())
+    subjects = [
+        term
+        for position in first.tolist()
+        for term in terms_by_position[position] - routine_terms - subjectless_terms()
+    ]
+    same_subject, _ = corpus.postings_of_terms(subjects)
+    is_related = np.isin(newest_first, same_subject)
+    related: list[int] = newest_first[is_related].tolist()
+    telling: list[int] = []
+    routine: list[int] = []
+    for position in newest_first[~is_related].tolist():
+        is_telling = len(terms_by_position.get(position, frozenset()) - routine_terms) >= TELLING
+        (telling if is_telling else routine).append(position)
+    return [*first.tolist(), *related, *telling, *routine]
+
+
+def _find_routine_terms(terms_by_message: Collection[frozenset[int]]) -> frozenset[int]:
+    """Return the terms that many of some messages hold, and function words."""
+    message_counts = Counter(term for terms in terms_by_message for term in terms)
+    max_count = max(FEW, ROUTINE_SHARE * len(terms_by_message))
+    return function_terms().union(term for term, count in message_counts.items() if count > max_count)

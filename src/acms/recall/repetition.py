@@ -1,0 +1,151 @@
+"""Messages that ask what a query asks: the query itself, and earlier requests of the same form.
+
+An agent that works through tickets is asked "Next please look into ticket T-140" forty times. All of these share every
+word with the newest, and none of them answers it: what it is about is 140.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from acms.ports import StorageBackend
+from acms.recall.corpus import Corpus
+from acms.recall.index import NO_POSITIONS, Ints
+from acms.recall.query import Query
+from acms.text.tokenizer import function_terms, primary_term, split_words
+
+QUESTION_MARKS = ("?", "？", "؟")
+"""Signs at the end of a question: those of Latin, Chinese and Arabic script."""
+ROUTINE = 3
+"""Earlier requests of the same form from which on a form is routine."""
+MOST_COMPARED = 256
+"""Newest messages with the words of a query that may be requests of its form."""
+MOST_READ = 3
+"""Texts that are read to find one with the form of a query: most messages with all its words have it."""
+
+
+class AskedQuery(NamedTuple):
+    """A query, and the messages that ask it."""
+
+    query: Query
+    #: Position of the message that is the query itself; -1 if there is none.
+    position: int
+    #: Positions of earlier requests of its form, without the newest of them.
+    repetitions: Ints
+
+    @property
+    def positions(self) -> Ints:
+        """Positions of all messages that are no answers, because they ask."""
+        return self.repetitions if self.position < 0 else np.append(self.repetitions, self.position)
+
+
+async def find_asked(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> AskedQuery:
+    """Find the messages that ask a query, of which `text` is the wording.
+
+    If its form is routine, only the words with digits remain in the query: they are what it is about. Without any the
+    query is unchanged, because an earlier answer to the same question is what is looked for.
+    """
+    position = await _find_query(storage, corpus, query, text)
+    repetitions = await _find_repetitions(storage, corpus, text)
+    repetitions = repetitions[repetitions != position]
+    if len(repetitions) < ROUTINE:
+        return AskedQuery(query, position, NO_POSITIONS)
+    number_terms = {primary_term(word) for word in split_words(text) if _has_digit(word)}
+    if number_terms:
+        words = tuple([word for word in query.words if word.terms[0] in number_terms])
+        query = replace(query, words=words, space=None, vector=None)
+    return AskedQuery(query, position, repetitions[:-1])
+
+
+async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> int:
+    """Return the position of the newest message that is the query itself, or -1 if there is none.
+
+    A message with other words around the same subject is the query only if it asks something: "The deadline is March
+    15." answers "Is the deadline March 15?".
+    """
+    for position in _find_possible_queries(corpus, query.resolve_names(corpus.holds_term)):
+        content = await _read_content(storage, corpus, position)
+        if content is None:
+            continue
+        is_question = content.rstrip().endswith(QUESTION_MARKS)
+        if is_question or split_words(content) == split_words(text):
+            return position
+    return -1
+
+
+def repeats_query(corpus: Corpus, query: Query, position: int) -> bool:
+    """Return whether an entry holds all words of a query and, function words aside, no others."""
+    term_array, _ = corpus.snapshot.terms_of(corpus.document(position))
+    entry_terms = frozenset(term_array.tolist())
+    if not all(word.terms[0] in entry_terms for word in query.words):
+        return False
+    query_terms = {term for word in query.words for term in word.terms}
+    return entry_terms - function_terms() <= query_terms
+
+
+def _find_possible_queries(corpus: Corpus, query: Query) -> list[int]:
+    """Return the positions of the newest entry and the newest one of the user, if their words are those of a query."""
+    if not len(corpus) or not query.words:
+        return []
+    newest = dict.fromkeys((len(corpus) - 1, corpus.newest_of_user))
+    return [position for position in newest if position >= 0 and repeats_query(corpus, query, position)]
+
+
+# ── requests of the same form ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _find_repetitions(storage: StorageBackend, corpus: Corpus, text: str) -> Ints:
+    """Return the positions of the messages of the user that have the form of a text, in their order.
+
+    The form is the sequence of words without digits. The index keeps no order of words, so one message is read, and
+    those with the same words and as many others are taken for its like.
+    """
+    form = _words_without_digits(text)
+    positions = _find_holders_of_all(corpus, form)
+    for position in positions[: -MOST_READ - 1 : -1].tolist():
+        content = await _read_content(storage, corpus, position)
+        if content is not None and _words_without_digits(content) == form:
+            size = _count_terms(corpus, position)
+            is_alike = [_count_terms(corpus, other) == size for other in positions.tolist()]
+            return positions[is_alike]
+    return NO_POSITIONS
+
+
+def _find_holders_of_all(corpus: Corpus, words: Iterable[str]) -> Ints:
+    """Return the positions of the newest messages of the user that hold all of some words."""
+    terms = list({primary_term(word) for word in words})
+    if len(terms) < 2 or not len(corpus):
+        return NO_POSITIONS
+    terms.sort(key=corpus.count_holders)
+    codes, _ = corpus.labels
+    positions, _ = corpus.postings(terms[0])
+    positions = positions[corpus.roles[0][codes[positions]]]
+    for term in terms[1:]:
+        if len(positions) <= ROUTINE:
+            break
+        positions = positions[corpus.counts_at(term, positions) > 0]
+    return positions[-MOST_COMPARED:]
+
+
+def _count_terms(corpus: Corpus, position: int) -> int:
+    """Return how many different terms the text of an entry has."""
+    return len(corpus.snapshot.terms_of(corpus.document(position))[0])
+
+
+def _words_without_digits(text: str) -> list[str]:
+    return [word for word in split_words(text) if not _has_digit(word)]
+
+
+def _has_digit(word: str) -> bool:
+    return any(character.isdigit() for character in word)
+
+
+async def _read_content(storage: StorageBackend, corpus: Corpus, position: int) -> str | None:
+    """Return the text of an entry; None if it is gone."""
+    document = corpus.snapshot.doc(corpus.document(position))
+    (entry,) = await storage.get([document.id])
+    return None if entry is None else entry.content
