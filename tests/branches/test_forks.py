@@ -654,7 +654,7 @@ async def test_an_unknown_tag_lists_the_known_ones(store: Any) -> None:
     assert refused.value.options == ("'begin' is version 1", "'later' is version 4")
 
 
-@pytest.mark.parametrize("wrong", ["", "  ", "12", "a\0b", "x" * 300, None, 3])
+@pytest.mark.parametrize("wrong", ["", "  ", "12", "v1", "v12", "a\0b", "x" * 300, None, 3])
 async def test_a_tag_needs_a_name_that_is_no_number(storage: Storage, wrong: Any) -> None:
     session = await session_with_points(storage)
     with pytest.raises(ValidationError) as refused:

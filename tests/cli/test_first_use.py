@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from acms import ACMS
 from acms.cli import hints
 from acms.cli.commands import app
 from tests.cli.test_cli import call, run, shell
@@ -112,13 +114,35 @@ def test_versions_are_accepted_as_they_are_printed(tmp_path: Path) -> None:
     assert "'v' is not a version" in run("undo", "u", "v", *db, code=2).stderr
 
 
-def test_a_tag_goes_before_a_version(tmp_path: Path) -> None:
+def test_a_new_tag_is_not_called_like_a_version(tmp_path: Path) -> None:
+    db = ("--db", str(tmp_path / "notes.db"))
+    run("add", "u", "user", "We use Redis.", *db)
+    refused = run("tag", "u", "v3", *db, code=1).stderr
+    assert "must not read as a version, as 'v3' does" in refused
+    assert "try: choose another name, such as release-v3" in refused
+
+
+def test_a_tag_of_an_earlier_release_goes_before_a_version(tmp_path: Path) -> None:
     db = ("--db", str(tmp_path / "notes.db"))
     for text in ("We use Redis.", "We deploy on Tuesdays.", "Thank you."):
         run("add", "u", "user", text, *db)
-    run("tag", "u", "v3", "1", *db)
+
+    async def store_tag() -> None:
+        async with ACMS("u", tmp_path / "notes.db", None) as session:
+            first = (await session.entries())[0]
+            tags = {"v3": {"version": 1, "chain": first.chain.hex()}}
+            await session.storage.settings(first.context, {"tags": tags}, rev=0)
+
+    asyncio.run(store_tag())
     assert call("window", "u", "--at", "v3", *db)["version"] == 1
     assert call("window", "u", "--at", "3", *db)["version"] == 3
+    assert call("verify", *db)["ok"]
+    run("copy", str(tmp_path / "notes.db"), str(tmp_path / "copy.db"), "--verify")
+    exported = run("export", "u", *db).stdout
+    (tmp_path / "u.jsonl").write_text(exported)
+    run("restore", str(tmp_path / "u.jsonl"), "--db", str(tmp_path / "restored.db"))
+    assert call("tag", "u", "--db", str(tmp_path / "restored.db"))["tags"] == {"v3": 1}
+    run("tag", "u", "v3", "--delete", *db)
 
 
 # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────────

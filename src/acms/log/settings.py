@@ -66,10 +66,14 @@ def validate_session_title(value: object) -> str:
 
 
 def validate_tag_name(value: object, field: str = "name") -> str:
-    """Return the name of a tag; a number is refused, because numbers name versions."""
+    """Return the name of a new tag; 12 and v12 are refused, because they name versions."""
     name = validation.validate_name(value, field)
-    if name.isdecimal():
-        raise ValidationError("must not be a number: numbers are versions", field=field)
+    if name.removeprefix("v").isdecimal():
+        raise ValidationError(
+            f"must not read as a version, as {name!r} does",
+            field=field,
+            options=(f"choose another name, such as release-{name}",),
+        )
     return name
 
 
@@ -108,7 +112,9 @@ def _check_tags(value: Json, field: str) -> None:
     if len(tags) > MAX_TAGS:
         raise ValidationError(f"has {len(tags)} tags, the limit is {MAX_TAGS}", field=field)
     for name, tag in tags.items():
-        validate_tag_name(name, field)
+        if name.isdecimal():  # v12 was accepted by an earlier release
+            raise ValidationError("must not be a number: numbers are versions", field=field)
+        validation.validate_name(name, field)
         _check_version_of(tag, f"{field}.{name}", "chain")
         if not _CHAIN.match(validation.validate_text(tag["chain"], f"{field}.{name}.chain")):
             raise ValidationError("must be 64 hexadecimal digits, or empty", field=f"{field}.{name}.chain")
