@@ -83,3 +83,15 @@ def test_a_whole_file_is_backed_up(file: Path, tmp_path: Path) -> None:
     run("backup", str(target), "--db", str(file))
     assert list(tmp_path.glob("copy.db*")) == [target]
     assert call("verify", "--db", str(target))["ok"]
+
+
+def test_a_blank_file_holds_no_store(tmp_path: Path) -> None:
+    file = tmp_path / "blank.db"
+    file.touch()
+    for command in ("verify", "sessions"):
+        error = json.loads(run(command, "--db", str(file), "--json", code=1).stderr)["error"]
+        assert error["code"] == "STORAGE"
+        assert "holds no ACMS store" in error["message"]
+    assert file.stat().st_size == 0
+    run("add", "one", "user", "Hello.", "--db", str(file))
+    assert call("verify", "--db", str(file))["ok"]

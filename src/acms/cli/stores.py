@@ -16,6 +16,7 @@ from acms.errors import ConfigurationError, MissingExtraError, StorageError, Val
 from acms.ports import Handle
 from acms.storage import open_storage
 from acms.storage.files import create_folder
+from acms.storage.sqlite import schema
 
 _MEMORY = "memory:"
 """The scheme of a store in memory, which ends with the command."""
@@ -84,10 +85,15 @@ async def open_store(
 
 
 def prepare_database_file(file: Path, write: bool, hint: str, *, is_named: bool) -> None:
-    """Refuse to read a missing database file; create the folder of the default file before a write."""
-    if not write and not file.exists():
-        raise StorageError(f"there is no database at {file}", options=(hint, "name another with --db"))
-    if write and not is_named:
+    """Refuse to read a missing or blank database file; create the folder of the default file before a write."""
+    if not write:
+        options = (hint, "name another with --db")
+        if not file.exists():
+            raise StorageError(f"there is no database at {file}", options=options)
+        if schema.is_blank_file(file):
+            problem = f"{file} holds no ACMS store: nothing was ever created in it"
+            raise StorageError(problem, options=options)
+    elif not is_named:
         create_folder(file.parent)
 
 

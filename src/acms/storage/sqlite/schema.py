@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -156,13 +156,29 @@ def _read_applied_steps(path: Path) -> Mapping[int, str]:
     check_header(path)
     if not path.exists():
         return {}
+    with closing(_open_untouched(path)) as connection:
+        return check_schema(connection, path)
+
+
+def is_blank_file(path: Path) -> bool:
+    """Return whether nothing was ever created in a file; it is not changed. False for a file that cannot be read."""
+    check_header(path)
+    try:
+        with closing(_open_untouched(path)) as connection:
+            return (
+                connection.pragma("application_id") == 0
+                and not connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+            )
+    except apsw.Error:
+        return False
+
+
+def _open_untouched(path: Path) -> apsw.Connection:
+    """Open a file that exists for reading, without creating another file next to it."""
     wal = path.with_name(path.name + "-wal")
     # Without a WAL no process has the file open, and then no file may be created next to it.
     is_unused = not (wal.exists() and wal.stat().st_size)
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_unused else ''}"
     connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-    try:
-        connection.set_busy_timeout(5000)
-        return check_schema(connection, path)
-    finally:
-        connection.close()
+    connection.set_busy_timeout(5000)
+    return connection
