@@ -127,10 +127,7 @@ class MissingExtraError(ConfigurationError):
     def __init__(self, extra: str, package: str) -> None:
         super().__init__(
             f"{package} is not installed: pip install '.[{extra}]' in a checkout of acms-engine",
-            options=(
-                f"pip install '.[{extra}]', in a checkout",
-                f"pip install 'acms_engine-VERSION-py3-none-any.whl[{extra}]', with a wheel",
-            ),
+            options=(f"pip install 'acms_engine-VERSION-py3-none-any.whl[{extra}]', with a wheel",),
         )
         self.extra = extra
 

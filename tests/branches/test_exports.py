@@ -22,6 +22,7 @@ from acms import (
     ValidationError,
     open_storage,
 )
+from acms import sync as blocking
 from acms.branches.importers import Conversation, Fork, read_export
 
 CHATGPT_ID, CLAUDE_ID = "6714a2c9-0001-4000-8000-000000000001", "0b7e55aa-0001-4000-8000-000000000002"
@@ -234,6 +235,12 @@ def test_checkpoints_of_langgraph_are_read_by_its_own_serializer(
     sqlite3.connect(other).execute("CREATE TABLE notes (x)").connection.close()
     with pytest.raises(ValidationError, match="none of LangGraph's checkpoints"):
         read_export(other)
+    own = tmp_path / "own.db"
+    with blocking.ACMS("a", f"sqlite:///{own}", None) as session:
+        session.ingest("user", "Hello.")
+    with pytest.raises(ValidationError, match="is a store of ACMS") as refused:
+        read_export(own)
+    assert refused.value.options[0].startswith(f"acms copy {own} TO")
     monkeypatch.setitem(sys.modules, "langgraph.checkpoint.serde.jsonplus", None)
     with pytest.raises(ConfigurationError) as missing:
         read_export(path)

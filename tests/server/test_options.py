@@ -33,8 +33,10 @@ ARGUMENTS = {
     "ask a service that writes: acms serve", "acms serve --name NAME",
     # A parameter of the query has the same name.
     "pass trust=true if you know who wrote this export",
+    # Who has the file.
+    "acms copy 7 TO copies all of its sessions into another store",
     # Who installs it.
-    "pip install '.[7]', in a checkout", "pip install 'acms_engine-VERSION-py3-none-any.whl[7]', with a wheel",
+    "pip install 'acms_engine-VERSION-py3-none-any.whl[7]', with a wheel",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,9 @@ from acms.log import validation
 from acms.model import Json
 
 __all__ = ["FORMATS", "Conversation", "Export", "Import", "open_import", "read_export"]
+
+_APPLICATION_ID = slice(68, 72)
+"""Where the header of a SQLite file names the application that wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,7 @@ def open_import(
             size = file.seek(0, SEEK_END)
             file.seek(0)
             if beginning.startswith(langgraph.MAGIC) or format == LANGGRAPH:
+                _refuse_own_store(beginning, path)
                 if most is not None and size > most:
                     raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
                 return Import(path.name, LANGGRAPH, True, lambda _: langgraph.read_checkpoints(path), trust)
@@ -147,6 +152,16 @@ def open_import(
     else:
         detected = get_format(format)
     return Import(path.name, detected.name, detected.whole, partial(_read_all, detected, sources), trust)
+
+
+def _refuse_own_store(beginning: bytes, path: Path) -> None:
+    """Refuse a SQLite file that is a store of ACMS: its sessions are copied, not imported."""
+    if beginning[_APPLICATION_ID] == b"ACMS":
+        raise ValidationError(
+            "is a store of ACMS, not an export of conversations",
+            field=path.name,
+            options=(f"acms copy {shlex.quote(str(path))} TO copies all of its sessions into another store",),
+        )
 
 
 def read_export(

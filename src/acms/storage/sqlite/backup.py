@@ -19,7 +19,16 @@ def backup_database(
     `file` is the file of the source, for errors. A `CorruptRecordError` says that it is damaged. A `StorageError` names
     the target, also where its disk is full. What fails leaves no file behind.
     """
-    if not create_file(target):
+    if not target.parent.is_dir():
+        raise StorageError(
+            f"the folder {target.parent} does not exist", options=("create it", "choose another place")
+        )
+    try:
+        is_new = create_file(target)
+    except OSError as error:
+        problem = f"{target} cannot be written: {error.strerror}"
+        raise StorageError(problem, options=("choose another place",)) from error
+    if not is_new:
         raise StorageError(f"{target} exists", options=("choose another name",))
     try:
         problems = _copy_pages(source, target, progress)
