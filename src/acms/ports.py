@@ -75,6 +75,7 @@ __all__ = [
     "HasOwnValues",
     "HasRecords",
     "HasSpaces",
+    "HasStrayRows",
     "KVMemory",
     "Progress",
     "Proposal",
@@ -525,6 +526,7 @@ class Handle(StorageBackend, Protocol):
         *,
         namespace: str | None = None,
         where: Mapping[str, Any] | None = None,
+        deleted: bool = False,
         after: str | None = None,
         limit: int = 50,
     ) -> SessionPage:
@@ -559,6 +561,19 @@ class HasSpaces(Protocol):
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
+        ...
+
+
+@runtime_checkable
+class HasStrayRows(Protocol):
+    """A store that finds derived rows without an entry: no write of a store leaves any behind."""
+
+    async def stray_rows(self, context: str) -> list[tuple[str, int]]:
+        """Return (space, version) of a context's own derived rows that belong to no entry, or to an erased one."""
+        ...
+
+    async def delete_stray_rows(self, context: str) -> int:
+        """Delete the rows that `stray_rows` returns; return their number, counted per space and version."""
         ...
 
 

@@ -747,7 +747,11 @@ class ACMS(View):
         shared = self._shared
         context = await shared.ensure()
         policy = await policy_levels.change_context_policy(
-            shared.storage, context, changes, service=shared.config.compaction
+            shared.storage,
+            context,
+            changes,
+            service=shared.config.compaction,
+            service_retention=shared.config.retention_seconds,
         )
         self._writer.forget_policy(context)
         return policy

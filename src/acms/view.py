@@ -486,7 +486,11 @@ class View:
         """Return the active policy, and the level from which each field comes."""
         shared = self._shared
         return await policy.resolve_policy(
-            shared.storage, await self._find(), namespace=shared.namespace, service=shared.config.compaction
+            shared.storage,
+            await self._find(),
+            namespace=shared.namespace,
+            service=shared.config.compaction,
+            service_retention=shared.config.retention_seconds,
         )
 
     async def get_session_stats(self) -> SessionStats:

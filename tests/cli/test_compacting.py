@@ -124,9 +124,8 @@ def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
     )
     assert (found["policy"]["threshold"], found["policy"]["enabled"]) == (0.7, False)
     assert found["levels"]["budget"] == "session"
-    found = call(
-        "compact", "policy", "set", "user_123", "--for-namespace", "--recent", "3", "--reset", "budget"
-    )
+    run("compact", "policy", "set", "--recent", "3", "--reset", "budget")
+    found = call("compact", "policy", "get", "user_123")
     assert (found["policy"]["preserve_recent_count"], found["levels"]["preserve_recent_count"]) == (
         3,
         "namespace",
@@ -147,18 +146,18 @@ def test_a_wrong_policy_is_refused() -> None:
 
 
 def test_a_hold_and_a_retention_are_shown_where_policies_are() -> None:
-    set_policy = ("compact", "policy", "set", "user_123")
-    changed = call(*set_policy, "--for-namespace", "--hold", "--retention", "100", "--recent", "3")
+    set_policy = ("compact", "policy", "set")
+    changed = call(*set_policy, "--hold", "--retention", "100", "--recent", "3")
     assert (changed["namespace"], "session" in changed) == ("default", False)
     assert (changed["policy"]["legal_hold"], changed["policy"]["retention_seconds"]) == (True, 100)
-    run(*set_policy, "--recent", "4")
+    run(*set_policy, "user_123", "--recent", "4")
     shown = call("compact", "policy", "get", "user_123")
     assert (shown["policy"]["legal_hold"], shown["levels"]["legal_hold"]) == (True, "namespace")
     assert (shown["policy"]["preserve_recent_count"], shown["levels"]["preserve_recent_count"]) == (
         4,
         "session",
     )
-    namespace = call(*set_policy, "--for-namespace", "--keep", "0.5")
+    namespace = call(*set_policy, "--keep", "0.5")
     assert namespace["policy"]["preserve_recent_count"] == 3, "that of the namespace, not of the session"
     table = run("compact", "policy", "get", "user_123").stdout.splitlines()
     assert ["legal_hold", "true", "namespace"] in [line.split() for line in table]
@@ -167,9 +166,20 @@ def test_a_hold_and_a_retention_are_shown_where_policies_are() -> None:
     assert "legal hold" in run("sessions").stdout
     stats = call("sessions", "stats", "user_123")
     assert (stats["legal_hold"], stats["retention_seconds"]) == (True, 100)
-    run(*set_policy, "--for-namespace", "--no-hold")
+    run(*set_policy, "--no-hold")
     assert call("compact", "policy", "get", "user_123")["policy"]["legal_hold"] is False
     assert "legal hold" not in run("sessions").stdout
+
+
+def test_a_hold_of_a_namespace_needs_no_session() -> None:
+    of_namespace = ("--namespace", "support")
+    run("add", "ticket", "user", "Hello.", *of_namespace)
+    run("compact", "policy", "set", "--hold", *of_namespace)
+    run("delete", "ticket", "--yes", *of_namespace)
+    assert call("compact", "policy", "get", *of_namespace)["policy"]["legal_hold"] is True
+    assert refused("erase", "ticket", "--all", "--yes", *of_namespace)["code"] == "LEGAL_HOLD"
+    assert call("compact", "policy", "set", "--no-hold", *of_namespace)["policy"]["legal_hold"] is False
+    run("erase", "ticket", "--all", "--yes", *of_namespace)
 
 
 def test_a_hold_on_one_session_is_shown_for_that_session() -> None:
@@ -189,7 +199,7 @@ def test_a_hold_on_one_session_is_shown_for_that_session() -> None:
 def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
     from acms.log import policy as policy_levels
 
-    run("compact", "policy", "set", "user_123", "--for-namespace", "--hold", "--retention", "60")
+    run("compact", "policy", "set", "--hold", "--retention", "60")
 
     async def read() -> Any:
         async with open_storage(os.environ["ACMS_DB"]) as storage:
@@ -197,11 +207,10 @@ def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
 
     assert asyncio.run(read()) == {policy_levels.RETENTION: 60, policy_levels.HOLD: True}
     assert [one["session"] for one in call("sessions")["sessions"]] == ["user_123"]
-    run("compact", "policy", "set", "user_123", "--for-namespace", "--no-hold")
+    run("compact", "policy", "set", "--no-hold")
     assert policy_levels.HOLD not in asyncio.run(read())
-    run("compact", "policy", "set", "user_123", "--for-namespace", "--retention", "0.5")
+    run("compact", "policy", "set", "--retention", "0.5")
     assert asyncio.run(read())[policy_levels.RETENTION] == 1, "half a second is not at once"
     assert (
-        "must be a number of seconds"
-        in run("compact", "policy", "set", "user_123", "--for-namespace", "--retention", "inf", code=2).stderr
+        "must be a number of seconds" in run("compact", "policy", "set", "--retention", "inf", code=2).stderr
     )

@@ -177,6 +177,19 @@ def test_t39_what_names_nobody_erases_nothing(
     assert run("export", "user_123", "--db", db).stdout == before
 
 
+def test_a_deleted_session_is_listed_and_erased_by_its_name(db: str, ids: dict[str, str]) -> None:
+    run("delete", "user_123", "--yes", "--db", db)
+    assert call("sessions", "--db", db)["sessions"] == []
+    (row,) = call("sessions", "--deleted", "--db", db)["sessions"]
+    assert (row["session"], row["messages"], row["deleted_at"] is None) == ("user_123", 3, False)
+    assert "deleted" in run("sessions", "--deleted", "--db", db).stdout
+    erased = call("erase", "user_123", "--message", ids["secret"], "--yes", "--db", db)
+    assert ids["secret"] in erased["ids"]
+    assert call("erase", "user_123", "--all", "--verify", "--yes", "--db", db)["verified"]
+    (row,) = call("sessions", "--deleted", "--db", db)["sessions"]
+    assert row["messages"] == 0
+
+
 def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
     async def hold() -> None:
         async with open_storage(db) as storage:
@@ -191,8 +204,8 @@ def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
     (hint,) = error["options"]
     command = hint.removesuffix(" lifts it")
     assert command.startswith("acms compact policy set --db ")
-    assert command.endswith(" user_123 --for-namespace --no-hold")
-    run("compact", "policy", "set", "user_123", "--for-namespace", "--no-hold", "--db", db)
+    assert command.endswith(" --no-hold")
+    run("compact", "policy", "set", "--no-hold", "--db", db)
     run("erase", "user_123", "--all", "--yes", "--db", db)
 
 

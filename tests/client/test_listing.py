@@ -53,6 +53,17 @@ async def test_sessions_are_called_and_listed_as_in_process(service: Service) ->
         with pytest.raises(ValidationError, match="not by time"):
             await client.sessions(where={"after": "2026-01-01"})
 
+        held = await client.set_namespace_policy("listed", legal_hold=True, keep=0.25)
+        assert held.policy.keep == 0.25
+        assert held.legal_hold is (await client.namespace_policy("listed")).legal_hold is True
+        assert (await made[0].policy()).levels["legal_hold"] == "namespace"
+        await client.set_namespace_policy("listed", legal_hold=None)
+        context = await made[2].log.require_id()
+        await made[2].delete()
+        deleted = (await client.sessions(namespace="listed", deleted=True)).sessions[0]
+        assert (deleted.id, deleted.key, deleted.message_count) == (context, "s2", 1)
+        assert len((await client.erase_session(context)).ids) == 1
+
     def waiting() -> object:
         with sync.Client(service.url) as blocking:
             return blocking.sessions(namespace="listed", where={"name": "Orders"}).sessions

@@ -305,6 +305,33 @@ async def test_a_message_of_a_deleted_session_is_erased_by_its_key(storage: Stor
         await erase.erase_entries(storage, context, ["k"])
 
 
+async def test_a_deleted_session_is_listed_and_erased_by_its_name(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        name, id = session.session_id, await session.ingest("user", SECRET)
+        await session.delete()
+    assert (await storage.sessions()).sessions == ()
+    (listed,) = (await storage.sessions(deleted=True)).sessions
+    assert (listed.key, listed.message_count, listed.deleted_at is not None) == (name, 1, True)
+    erased = await erase.erase_context(storage, name, verify=True)
+    assert (erased.ids, erased.verified) == ((id,), True)
+
+
+async def test_a_name_of_several_deleted_sessions_is_refused_with_their_ids(storage: Storage) -> None:
+    ids: list[str] = []
+    for text in ("first", "second"):
+        async with session_on(storage) as session:
+            name = session.session_id
+            await session.ingest("user", text)
+            ids.append(await session.context_id() or "")
+            await session.delete()
+    with pytest.raises(ConflictError) as refused:
+        await erase.erase_context(storage, name)
+    assert all(id in option for id, option in zip(ids, refused.value.options, strict=True))
+    async with session_on(storage) as session:  # a live session has the name before them
+        id = await session.ingest("user", "third")
+    assert (await erase.erase_context(storage, name)).ids == (id,)
+
+
 async def test_a_key_that_was_erased_is_free_again(storage: Storage) -> None:
     async with session_on(storage) as session:
         id = await session.ingest("user", SECRET, idempotency_key="k")

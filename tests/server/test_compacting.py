@@ -157,6 +157,29 @@ def test_put_says_all_of_a_policy_and_patch_a_part_of_it(one: Service) -> None:
     assert own(one.client.put(path, json={}).json()) == {}
 
 
+def test_a_namespace_has_a_policy_a_retention_and_a_legal_hold(one: Service) -> None:
+    path = "/namespaces/held/policy"
+    assert one.get(path)["data"]["legalHold"] is False
+    change = {"legalHold": True, "retentionSeconds": 60, "policy": {"keep": 0.5}}
+    changed = one.client.patch(path, json=change).json()["data"]
+    assert (changed["legalHold"], changed["retentionSeconds"], changed["policy"]["keep"]) == (True, 60, 0.5)
+    assert changed["levels"]["legalHold"] == changed["levels"]["keep"] == "namespace"
+    context = one.create(namespace="held")
+    message = one.client.post(
+        f"/contexts/{context}/messages", json={"messages": [{"role": "user", "content": "a"}]}
+    ).json()["data"][0]
+    assert one.get(f"/contexts/{context}/policy")["data"]["legalHold"] is True
+    refused = one.client.delete(f"/contexts/{context}/entries/{message['id']}")
+    assert refused.status_code == 423
+    assert refused.json()["options"] == [
+        'PATCH /api/v1/namespaces/{namespace}/policy {"legalHold": false} lifts it'
+    ]
+    one.client.delete(f"/contexts/{context}")
+    lifted = one.client.patch(path, json={"legalHold": None, "retentionSeconds": None}).json()["data"]
+    assert (lifted["legalHold"], lifted["retentionSeconds"], lifted["policy"]["keep"]) == (False, None, 0.5)
+    assert one.client.delete(f"/contexts/{context}/entries").status_code == 200
+
+
 def test_a_policy_decides_with_the_next_message(one: Service) -> None:
     context = one.talk(*SAID)
     one.client.put(f"/contexts/{context}/policy", json={"budget": 100, "preserveRecentCount": 1})

@@ -170,6 +170,22 @@ def test_a_deleted_context_names_the_forks_that_still_read_it(service: Service) 
     assert [one["deleted"] for one in service.get(f"/contexts/{child}/ancestry")["data"]] == [True, False]
 
 
+def test_a_deleted_context_is_listed_and_its_content_erased(service: Service) -> None:
+    context = service.create(key="gone", namespace="deleted")
+    service.client.post(
+        f"/contexts/{context}/messages", json={"messages": [{"role": "user", "content": "a"}]}
+    )
+    service.client.delete(f"/contexts/{context}")
+    assert service.get("/contexts", namespace="deleted")["data"] == []
+    (listed,) = service.get("/contexts", namespace="deleted", deleted="true")["data"]
+    assert (listed["id"], listed["key"], listed["messageCount"]) == (context, "gone", 1)
+    assert listed["deletedAt"] is not None
+    erased = service.client.delete(f"/contexts/{context}/entries", params={"verify": "true"}).json()["data"]
+    assert (len(erased["ids"]), erased["verified"]) == (1, True)
+    (listed,) = service.get("/contexts", namespace="deleted", deleted="true")["data"]
+    assert listed["messageCount"] == 0
+
+
 def test_etags_change_with_messages_and_with_nothing_else(service: Service) -> None:
     context = service.create()
     at = f"/contexts/{context}"

@@ -178,6 +178,8 @@ async def test_what_is_not_shared_is_answered_as_what_does_not_exist(service: Gu
         ("GET", "/pins/ben", {}),
         ("PUT", "/pins/ben", {"json": {"key": "ana/secret"}}),
         ("POST", f"/contexts/{own}/prompt", {"json": {"budget": 1000, "pins": "ben"}}),
+        ("GET", "/namespaces/ana/policy", {}),
+        ("PATCH", "/namespaces/ana/policy", {"json": {"legalHold": False}}),
         ("GET", "/namespaces/ana/grants", {}),
         ("PUT", f"/namespaces/ana/grants/{ben.id}", {}),
         ("DELETE", f"/namespaces/ana/grants/{ben.id}", {}),

@@ -312,6 +312,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/contexts/{context_id}/entries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete the content of all entries of a context permanently, in every fork. Their versions stay as tombstones.
+         * @description The context may be deleted: `GET /contexts?deleted=true` lists it with its id. Inherited entries belong to its
+         *     ancestors and stay. Otherwise it is like erasing each entry.
+         */
+        delete: operations["eraseContextEntries"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/contexts/{context_id}/entries/{entry_id}": {
         parameters: {
             query?: never;
@@ -620,7 +641,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Return the effective compaction policy of a context.
+         * Return the effective compaction policy of a context, with its retention and legal hold.
          * @description `levels` names for every field the level that decided it: the service, the namespace or the context.
          */
         get: operations["getPolicy"];
@@ -1073,6 +1094,30 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/namespaces/{namespace}/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Return the policy of a namespace, with its retention and legal hold; it needs no context.
+         * @description `levels` names for every field the level that decided it: the service or the namespace.
+         */
+        get: operations["getNamespacePolicy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change fields of a namespace's policy, its retention or its legal hold; null resets a field (RFC 7396).
+         * @description Omitted fields stay unchanged. A legal hold forbids that content of the namespace expires or is erased.
+         */
+        patch: operations["changeNamespacePolicy"];
         trace?: never;
     };
     "/api/v1/orchestration/render": {
@@ -2140,7 +2185,11 @@ export interface components {
             /** @enum {string} */
             keep: "service" | "namespace" | "context";
             /** @enum {string} */
+            legalHold: "service" | "namespace" | "context";
+            /** @enum {string} */
             preserveRecentCount: "service" | "namespace" | "context";
+            /** @enum {string} */
+            retentionSeconds: "service" | "namespace" | "context";
             /** @enum {string} */
             smallestPrompt: "service" | "namespace" | "context";
             /** @enum {string} */
@@ -2415,6 +2464,29 @@ export interface components {
              * @enum {string}
              */
             type: "message";
+        };
+        /**
+         * NamespacePolicyBody
+         * @description Changes of a namespace's policy.
+         */
+        NamespacePolicyBody: {
+            /**
+             * Legalhold
+             * @description Whether content may neither expire nor be erased.
+             * @default null
+             */
+            legalHold?: boolean | null;
+            /**
+             * @description Fields of the policy to change; null resets one.
+             * @default null
+             */
+            policy?: components["schemas"]["PolicyBody"] | null;
+            /**
+             * Retentionseconds
+             * @description Seconds after which the content behind a summary is deleted.
+             * @default null
+             */
+            retentionSeconds?: number | null;
         };
         /** @description A webhook that was just added. */
         NewWebhook: {
@@ -3104,8 +3176,10 @@ export interface components {
         };
         /** @description The policy that applies to one context, and the level from which each field comes. */
         ResolvedPolicy: {
+            legalHold: boolean;
             levels: components["schemas"]["Levels"];
             policy: components["schemas"]["CompactionPolicy"];
+            retentionSeconds: number | null;
         };
         /** @description Why a fact is no longer active. */
         Retired: {
@@ -3697,6 +3771,8 @@ export interface operations {
             query?: {
                 /** @description `nextCursor` of the previous page. */
                 cursor?: string | null;
+                /** @description List deleted contexts too, until they are collected or erased; `deletedAt` marks them. */
+                deleted?: boolean;
                 /** @description List only the context with this key, chosen by the client when it was created. */
                 key?: string | null;
                 /** @description List only the contexts with this label. */
@@ -5066,6 +5142,41 @@ export interface operations {
                      */
                     "application/json": {
                         data: components["schemas"]["Diff"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    eraseContextEntries: {
+        parameters: {
+            query?: {
+                /** @description Search the store afterwards for other places that hold the erased text; `remaining` lists them. */
+                verify?: boolean;
+            };
+            header?: {
+                /** @description Makes the request have its effect once, however often it is sent. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
+                context_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Erasure"];
                     };
                 };
             };
@@ -6503,6 +6614,8 @@ export interface operations {
                      *           "summaryTokens": null,
                      *           "smallestPrompt": 4000
                      *         },
+                     *         "retentionSeconds": null,
+                     *         "legalHold": false,
                      *         "levels": {
                      *           "threshold": "context",
                      *           "preserveRecentCount": "service",
@@ -6510,7 +6623,9 @@ export interface operations {
                      *           "budget": "context",
                      *           "keep": "service",
                      *           "summaryTokens": "service",
-                     *           "smallestPrompt": "service"
+                     *           "smallestPrompt": "service",
+                     *           "retentionSeconds": "service",
+                     *           "legalHold": "service"
                      *         }
                      *       }
                      *     }
@@ -6566,6 +6681,8 @@ export interface operations {
                      *           "summaryTokens": null,
                      *           "smallestPrompt": 4000
                      *         },
+                     *         "retentionSeconds": null,
+                     *         "legalHold": false,
                      *         "levels": {
                      *           "threshold": "service",
                      *           "preserveRecentCount": "service",
@@ -6573,7 +6690,9 @@ export interface operations {
                      *           "budget": "context",
                      *           "keep": "service",
                      *           "summaryTokens": "service",
-                     *           "smallestPrompt": "service"
+                     *           "smallestPrompt": "service",
+                     *           "retentionSeconds": "service",
+                     *           "legalHold": "service"
                      *         }
                      *       }
                      *     }
@@ -6629,6 +6748,8 @@ export interface operations {
                      *           "summaryTokens": null,
                      *           "smallestPrompt": 4000
                      *         },
+                     *         "retentionSeconds": null,
+                     *         "legalHold": false,
                      *         "levels": {
                      *           "threshold": "context",
                      *           "preserveRecentCount": "service",
@@ -6636,7 +6757,9 @@ export interface operations {
                      *           "budget": "context",
                      *           "keep": "service",
                      *           "summaryTokens": "service",
-                     *           "smallestPrompt": "service"
+                     *           "smallestPrompt": "service",
+                     *           "retentionSeconds": "service",
+                     *           "legalHold": "service"
                      *         }
                      *       }
                      *     }
@@ -6890,7 +7013,7 @@ export interface operations {
                      *             "day": null,
                      *             "sessionId": "orders",
                      *             "truncated": false,
-                     *             "why": "the nearest that was said after something relevant",
+                     *             "why": "said later about the same, perhaps a correction",
                      *             "redaction": null,
                      *             "trust": "user"
                      *           }
@@ -8106,6 +8229,133 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    getNamespacePolicy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
+                namespace: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "data": {
+                     *         "policy": {
+                     *           "threshold": 0.8,
+                     *           "preserveRecentCount": 10,
+                     *           "enabled": true,
+                     *           "budget": null,
+                     *           "keep": 0,
+                     *           "summaryTokens": null,
+                     *           "smallestPrompt": 4000
+                     *         },
+                     *         "retentionSeconds": 7776000,
+                     *         "legalHold": true,
+                     *         "levels": {
+                     *           "threshold": "service",
+                     *           "preserveRecentCount": "service",
+                     *           "enabled": "service",
+                     *           "budget": "service",
+                     *           "keep": "service",
+                     *           "summaryTokens": "service",
+                     *           "smallestPrompt": "service",
+                     *           "retentionSeconds": "namespace",
+                     *           "legalHold": "namespace"
+                     *         }
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        data: components["schemas"]["ResolvedPolicy"];
+                    };
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
+    changeNamespacePolicy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
+                namespace: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "policy": {
+                 *         "keep": 0.5
+                 *       },
+                 *       "retentionSeconds": 7776000,
+                 *       "legalHold": true
+                 *     }
+                 */
+                "application/json": components["schemas"]["NamespacePolicyBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "data": {
+                     *         "policy": {
+                     *           "threshold": 0.8,
+                     *           "preserveRecentCount": 10,
+                     *           "enabled": true,
+                     *           "budget": null,
+                     *           "keep": 0,
+                     *           "summaryTokens": null,
+                     *           "smallestPrompt": 4000
+                     *         },
+                     *         "retentionSeconds": 7776000,
+                     *         "legalHold": true,
+                     *         "levels": {
+                     *           "threshold": "service",
+                     *           "preserveRecentCount": "service",
+                     *           "enabled": "service",
+                     *           "budget": "service",
+                     *           "keep": "service",
+                     *           "summaryTokens": "service",
+                     *           "smallestPrompt": "service",
+                     *           "retentionSeconds": "namespace",
+                     *           "legalHold": "namespace"
+                     *         }
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        data: components["schemas"]["ResolvedPolicy"];
+                    };
+                };
             };
             default: components["responses"]["Problem"];
         };

@@ -168,6 +168,32 @@ async def find_context(storage: StorageBackend, id_or_key: str, **lookup: Any) -
         return None
 
 
+async def find_context_to_erase(storage: StorageBackend, id_or_key: str, *, namespace: str) -> Context:
+    """Return a context by its id or key; if no live context has the key, the deleted one that had it.
+
+    `ConflictError` names the ids if several deleted contexts had the key.
+    """
+    live = await find_context(storage, id_or_key, namespace=namespace)
+    if live is not None:
+        return live
+    deleted: list[Context] = []
+    for context in await list_contexts(storage, ContextQuery(namespace=namespace, deleted=True)):
+        if context.key == id_or_key:
+            deleted.append(context)
+    if not deleted:
+        raise SessionNotFoundError(
+            f"no session is named {id_or_key!r} in namespace {namespace!r}, and none was",
+            options=("acms sessions --all --deleted lists them",),
+        )
+    if len(deleted) > 1:
+        raise ConflictError(
+            f"{len(deleted)} deleted sessions had the name {id_or_key!r}",
+            retryable=False,
+            options=[f"give the id {context.id}, deleted at {context.deleted_at}" for context in deleted],
+        )
+    return deleted[0]
+
+
 async def list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
     """Return every context of a query, oldest first: a parent before its forks."""
     query = replace(query, limit=PAGE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.log import policy as policy_levels
 from acms.log.in_force import preview_text
-from acms.log.policy import ContentRules, ResolvedPolicy
+from acms.log.policy import ResolvedPolicy
 from acms.model import Context
 from acms.ports import StorageBackend
 from acms.results import Compaction
@@ -157,52 +156,59 @@ POLICY = (
 )
 
 
-def _write_policy(
-    shell: Shell, target: Mapping[str, str], resolved: ResolvedPolicy, rules: ContentRules
-) -> None:
-    """Write a policy with its retention and legal hold; `target` names the session or the namespace."""
+SessionArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SESSION]", help="Name of the session, or its id; default: the namespace as a whole."
+    ),
+]
+
+
+async def _find_target(shell: Shell, storage: StorageBackend, session: str | None) -> Context | None:
+    """Return the context of a session, or None for the namespace as a whole."""
+    return None if session is None else await shell.find_session(storage, session)
+
+
+async def _resolve_policy(shell: Shell, storage: StorageBackend, context: Context | None) -> ResolvedPolicy:
+    """Return the policy of a session, or of the namespace without `context`."""
+    config = ACMSConfig.from_env()
+    return await policy_levels.resolve_policy(
+        storage,
+        None if context is None else context.id,
+        namespace=shell.namespace if context is None else context.namespace,
+        service=config.compaction,
+        service_retention=config.retention_seconds,
+    )
+
+
+def _write_policy(shell: Shell, session: str | None, resolved: ResolvedPolicy) -> None:
+    """Write the policy of a session, or of the namespace without one."""
     values = {
         **resolved.policy.to_json(),
-        policy_levels.RETENTION: rules.retention_seconds,
-        policy_levels.HOLD: rules.legal_hold,
+        policy_levels.RETENTION: resolved.retention_seconds,
+        policy_levels.HOLD: resolved.legal_hold,
     }
     levels: dict[str, str] = {}
-    for name, level in {**resolved.levels, **rules.levels}.items():
+    for name, level in resolved.levels.items():
         levels[name] = "session" if level == "context" else level
     rows: list[tuple[str, str, str]] = []
     for name, value in values.items():
         text = "" if value is None else str(value).lower()
         rows.append((name, text, levels[name]))
+    target = {"namespace": shell.namespace} if session is None else {"session": session}
     shell.show_list({**target, "policy": values, "levels": levels}, POLICY, rows)
 
 
 @define_command("get", "acms compact policy get user_123", home=policy)
-async def show_policy(shell: Shell, session: Session) -> None:
+async def show_policy(shell: Shell, session: SessionArgument = None) -> None:
     """Show the policy of a session, and the level that sets each field.
 
-    Includes the retention and the legal hold of its namespace.
+    Includes the retention and the legal hold of its namespace. Without SESSION, shows the policy of the namespace.
     """
     async with shell.open_store() as storage:
-        context = await shell.find_session(storage, session)
-        resolved, rules = await _resolve_policy(storage, context.namespace, context)
-    _write_policy(shell, {"session": session}, resolved, rules)
-
-
-async def _resolve_policy(
-    storage: StorageBackend, namespace: str, context: Context | None = None
-) -> tuple[ResolvedPolicy, ContentRules]:
-    """Return the policy and the content rules of a session, or of a namespace without `context`."""
-    config = ACMSConfig.from_env()
-    resolved = await policy_levels.resolve_policy(
-        storage, context and context.id, namespace=namespace, service=config.compaction
-    )
-    rules = await policy_levels.resolve_content_rules(
-        storage,
-        namespace=namespace,
-        service_retention=config.retention_seconds,
-        settings={} if context is None else context.settings,
-    )
-    return resolved, rules
+        context = await _find_target(shell, storage, session)
+        resolved = await _resolve_policy(shell, storage, context)
+    _write_policy(shell, session, resolved)
 
 
 ThresholdOption = Annotated[
@@ -255,15 +261,12 @@ HoldOption = Annotated[
     bool | None,
     typer.Option("--hold/--no-hold", help="Namespace: forbid expiry and erasure."),
 ]
-WholeOption = Annotated[
-    bool, typer.Option("--for-namespace", help="Change the policy of the whole namespace.")
-]
 
 
 @define_command("set", "acms compact policy set user_123 --budget 8000 --threshold 0.7", home=policy)
 async def set_policy(
     shell: Shell,
-    session: Session,
+    session: SessionArgument = None,
     threshold: ThresholdOption = None,
     recent: RecentOption = None,
     enabled: EnabledOption = None,
@@ -273,11 +276,10 @@ async def set_policy(
     reset: ResetOption = None,
     retention: RetentionOption = None,
     hold: HoldOption = None,
-    for_namespace: WholeOption = False,
 ) -> None:
-    """Change the policy of a session or its namespace.
+    """Change the policy of a session, or without SESSION that of the namespace.
 
-    Prints the new policy: that of the session, or with --for-namespace that of the namespace.
+    Prints the new policy. Retention and legal hold belong to the namespace, which needs no session for them.
     """
     changes = _drop_unset(
         threshold=threshold,
@@ -287,51 +289,29 @@ async def set_policy(
         keep=keep,
         summary_tokens=tokens,
     )
-    change = _PolicyChange(changes | dict.fromkeys(reset or ()), retention, hold, for_namespace)
-    change.check()
+    changes |= dict.fromkeys(reset or ())
+    rules = _drop_unset(retention_seconds=retention, legal_hold=hold)
+    _check_change(session, changes, rules)
     async with shell.open_store() as storage:
-        context = await shell.find_session(storage, session)
-        await change.apply(storage, context)
-        if for_namespace:
-            target = {"namespace": context.namespace}
-            resolved, rules = await _resolve_policy(storage, context.namespace)
+        context = await _find_target(shell, storage, session)
+        if context is None:
+            await policy_levels.change_namespace(storage, shell.namespace, changes | rules)
         else:
-            target = {"session": session}
-            resolved, rules = await _resolve_policy(storage, context.namespace, context)
-    _write_policy(shell, target, resolved, rules)
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicyChange:
-    """The changes of `acms compact policy set`."""
-
-    fields: Mapping[str, Any]
-    retention: float | None
-    hold: bool | None
-    whole_namespace: bool
-
-    def check(self) -> None:
-        """Refuse an empty change, and retention or hold without --for-namespace."""
-        limits = self.retention is not None or self.hold is not None
-        if not self.fields and not limits:
-            raise ValidationError(
-                "nothing to change was given", field="policy", options=("acms compact policy set --help",)
-            )
-        if not self.whole_namespace and limits:
-            raise ValidationError(
-                "is a matter of the whole namespace",
-                field="retention" if self.hold is None else "hold",
-                options=("--for-namespace",),
-            )
-
-    async def apply(self, storage: StorageBackend, context: Context) -> None:
-        """Apply the changes to a session, or to its namespace."""
-        if not self.whole_namespace:
             service = ACMSConfig.from_env().compaction
-            await policy_levels.change_context_policy(storage, context.id, self.fields, service=service)
-            return
-        await policy_levels.change_namespace(storage, context.namespace, self.fields)
-        if self.retention is not None:
-            await policy_levels.set_retention(storage, context.namespace, self.retention)
-        if self.hold is not None:
-            await policy_levels.set_hold(storage, context.namespace, self.hold)
+            await policy_levels.change_context_policy(storage, context.id, changes, service=service)
+        resolved = await _resolve_policy(shell, storage, context)
+    _write_policy(shell, session, resolved)
+
+
+def _check_change(session: str | None, changes: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
+    """Refuse an empty change, and a retention or a legal hold of a session."""
+    if not changes and not rules:
+        raise ValidationError(
+            "nothing to change was given", field="policy", options=("acms compact policy set --help",)
+        )
+    if session is not None and rules:
+        raise ValidationError(
+            "is a matter of the whole namespace",
+            field="hold" if policy_levels.HOLD in rules else "retention",
+            options=("leave SESSION out, and name the namespace with --namespace",),
+        )

@@ -9,13 +9,14 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from acms.cli.base import Shell, Yes, build_session, define_command, find_session, resolve_entry
+from acms.branches.forks import find_context_to_erase
+from acms.cli.base import Shell, Yes, build_session, define_command, resolve_entry
 from acms.cli.render import count_noun, shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
 from acms.errors import ValidationError
 from acms.log.policy import CompactionPolicy
-from acms.log.validation import UNNAMED
+from acms.log.validation import UNNAMED, same_namespace
 from acms.model import Context
 from acms.ports import Progress, StorageBackend
 from acms.privacy.detect import safe_key
@@ -37,7 +38,8 @@ LISTED = 20
 
 
 SessionArgument = Annotated[
-    str | None, typer.Argument(metavar="[SESSION]", help="Name of the session, or its id.")
+    str | None,
+    typer.Argument(metavar="[SESSION]", help="Name of the session, or its id; a deleted one too."),
 ]
 MessageOption = Annotated[
     list[str] | None,
@@ -96,7 +98,8 @@ async def erase_content(
     async with shell.open_store() as storage:
         context = None
         if session is not None:
-            context = await find_session(storage, session, namespace or "default")
+            context = await find_context_to_erase(storage, session, namespace=namespace or UNNAMED)
+            same_namespace(namespace or UNNAMED, context.namespace, session)
         with shell.progress("erasing") as report:
             options = _ErasureOptions(
                 verify=verify,
@@ -109,8 +112,10 @@ async def erase_content(
             elif everything:
                 erasure = await erase_context(storage, context.id, **options)
             else:
-                async with build_session(storage, context, context.id) as opened:
-                    ids = [await resolve_entry(opened, name) for name in target.messages]
+                ids = target.messages
+                if context.deleted_at is None:  # a deleted session cannot be opened: ids and keys only
+                    async with build_session(storage, context, context.id) as opened:
+                        ids = [await resolve_entry(opened, name) for name in target.messages]
                 erasure = await erase_entries(storage, context.id, ids, **options)
         owners = {entry.context: await storage.context(entry.context) for entry in erasure.remaining}
     shell.show(

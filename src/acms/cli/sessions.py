@@ -17,7 +17,7 @@ from acms.cli.render import Column, count_noun
 from acms.config import ACMSConfig
 from acms.log import policy
 from acms.log.in_force import preview_text
-from acms.log.policy import ContentRules
+from acms.log.policy import ResolvedPolicy
 from acms.ports import StorageBackend
 from acms.results import ContextInfo
 
@@ -38,6 +38,7 @@ SESSIONS = (
     Column("created", "dim", value="created_at"),
     Column("id"),
 )
+DELETED = Column("deleted", "red", value="deleted_at")
 HELD = Column("legal hold", "yellow", value=lambda session: "yes" if session["legal_hold"] else "")
 
 
@@ -76,6 +77,7 @@ WhereOption = Annotated[
 LimitOption = Annotated[
     int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of sessions.")
 ]
+DeletedOption = Annotated[bool, typer.Option("--deleted", help="List deleted sessions too.")]
 AfterOption = Annotated[
     str | None,
     typer.Option("--after", metavar="ID", help="Start after this session: see the end of a page."),
@@ -89,6 +91,7 @@ async def list_sessions(
     shell: Shell,
     everywhere: EverywhereOption = False,
     where: WhereOption = None,
+    deleted: DeletedOption = False,
     limit: LimitOption = 50,
     after: AfterOption = None,
 ) -> None:
@@ -99,7 +102,11 @@ async def list_sessions(
     filters = _parse_filters(where or ())
     async with shell.open_store() as storage:
         page = await storage.sessions(
-            namespace=None if everywhere else shell.namespace, where=filters, after=after, limit=limit
+            namespace=None if everywhere else shell.namespace,
+            where=filters,
+            deleted=deleted,
+            after=after,
+            limit=limit,
         )
         rows = await _session_rows(storage, page.sessions)
 
@@ -108,7 +115,8 @@ async def list_sessions(
         if not everywhere:
             none = f"{none} in namespace {shell.namespace!r}; see acms sessions --all"
         is_any_held = any(row["legal_hold"] for row in rows)
-        columns = (*SESSIONS[:4], HELD, *SESSIONS[4:]) if is_any_held else SESSIONS
+        marks = (*([DELETED] if deleted else []), *([HELD] if is_any_held else []))
+        columns = (*SESSIONS[:3], *marks, *SESSIONS[3:])
         shell.list(columns, rows, none=none)
         if page.next_after is not None:
             shell.line(f"more: --after {page.next_after}", "dim")
@@ -119,21 +127,21 @@ async def list_sessions(
 async def _session_rows(storage: StorageBackend, sessions: Sequence[ContextInfo]) -> list[dict[str, Any]]:
     """Return the fields of sessions, with the retention and legal hold of each."""
     retention = ACMSConfig.from_env().retention_seconds
-    rules_by_namespace: dict[str, ContentRules] = {}
+    policies: dict[str, ResolvedPolicy] = {}
     held_ids: set[str] = set()
     for namespace in sorted({session.namespace for session in sessions}):
-        rules_by_namespace[namespace] = await policy.resolve_content_rules(
+        policies[namespace] = await policy.resolve_policy(
             storage, namespace=namespace, service_retention=retention
         )
         held_ids |= await policy.find_held_contexts(storage, namespace)
     rows: list[dict[str, Any]] = []
     for session in sessions:
-        rules = rules_by_namespace[session.namespace]
-        rows.append(_session_json(session, rules, legal_hold=rules.legal_hold or session.id in held_ids))
+        shared = policies[session.namespace]
+        rows.append(_session_json(session, shared, legal_hold=shared.legal_hold or session.id in held_ids))
     return rows
 
 
-def _session_json(session: ContextInfo, rules: ContentRules, *, legal_hold: bool) -> dict[str, Any]:
+def _session_json(session: ContextInfo, shared: ResolvedPolicy, *, legal_hold: bool) -> dict[str, Any]:
     return {
         "session": session.key,
         "id": session.id,
@@ -145,8 +153,9 @@ def _session_json(session: ContextInfo, rules: ContentRules, *, legal_hold: bool
         "messages": session.message_count,
         "tokens": session.total_tokens,
         "created_at": session.created_at,
+        "deleted_at": session.deleted_at,
         "parent": session.parent_id,
-        "retention_seconds": rules.retention_seconds,
+        "retention_seconds": shared.retention_seconds,
         "legal_hold": legal_hold,
     }
 
@@ -158,15 +167,12 @@ async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
     Counts all entries, and the active ones. The retention and the legal hold are those of now.
     """
     async with shell.open_view(session, at) as view:
-        context = await shell.find_session(view.storage, session)
-        rules = await policy.resolve_content_rules(
-            view.storage,
-            namespace=context.namespace,
-            service_retention=ACMSConfig.from_env().retention_seconds,
-            settings=context.settings,
-        )
+        resolved = await view.policy()
         stats = render.to_json_value(await view.get_session_stats())
-    stats |= {"retention_seconds": rules.retention_seconds, "legal_hold": rules.legal_hold}
+    stats |= {
+        "retention_seconds": resolved.retention_seconds,
+        "legal_hold": resolved.legal_hold,
+    }
     shell.show_list(stats, STATS, stats.items())
 
 

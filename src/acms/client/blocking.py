@@ -289,6 +289,9 @@ class Client(ClosableProxy):
     grant = make_blocking_method(_client.Client.grant)
     grants = make_blocking_method(_client.Client.grants)
     revoke = make_blocking_method(_client.Client.revoke)
+    namespace_policy = make_blocking_method(_client.Client.namespace_policy)
+    set_namespace_policy = make_blocking_method(_client.Client.set_namespace_policy)
+    erase_session = make_blocking_method(_client.Client.erase_session)
     export = make_blocking_iterator(_client.Client.export)
     restore = make_blocking_method(_client.Client.restore)
 

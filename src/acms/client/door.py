@@ -15,10 +15,12 @@ from acms.config import RetryConfig
 from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
 from acms.log import validation
+from acms.log.policy import HOLD, RETENTION, ResolvedPolicy
 from acms.model import Json
+from acms.nouns import to_camel_case
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
-from acms.results import ContextInfo, Grant, SessionPage
+from acms.results import ContextInfo, Erasure, Grant, SessionPage
 from acms.storage.sessions import build_session_settings, parse_session_filter
 
 if TYPE_CHECKING:
@@ -110,10 +112,11 @@ class Client:
         *,
         namespace: str | None = None,
         where: Mapping[str, Any] | None = None,
+        deleted: bool = False,
         after: str | None = None,
         limit: int = 50,
     ) -> SessionPage:
-        """Return a page of the sessions, newest first: of one namespace, or of all.
+        """Return a page of the sessions, newest first: of one namespace, or of all; with `deleted`, deleted ones too.
 
         `where` filters by `label` (one, or a list of which all must match), by `name`, and by metadata values by key.
         `after` is the `next_after` of the page before. See `storage.sessions`.
@@ -122,6 +125,7 @@ class Client:
         query = {
             "namespace": namespace,
             "where": None if where is None else json.dumps(where),
+            "deleted": deleted,
             "cursor": after,
             "limit": validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE),
         }
@@ -214,6 +218,34 @@ class Client:
         """Take a namespace back with the next request of the other; `NotFoundError` when it was not shared."""
         path = build_api_path("namespaces", namespace, "grants", principal)
         await self._transport.call("DELETE", path, repeatable=False)
+
+    async def namespace_policy(self, namespace: str) -> ResolvedPolicy:
+        """Return the policy of a namespace, with its retention and legal hold; it needs no session."""
+        path = build_api_path("namespaces", namespace, "policy")
+        return read_noun(ResolvedPolicy, (await self._transport.call("GET", path)).data)
+
+    async def set_namespace_policy(self, namespace: str, **changes: Json) -> ResolvedPolicy:
+        """Change the policy of a namespace, its `retention_seconds` or its `legal_hold`, and return it.
+
+        None resets a field to that of the service. The key needs the scope admin:config.
+        """
+        path = build_api_path("namespaces", namespace, "policy")
+        rules = {to_camel_case(name): changes.pop(name) for name in (RETENTION, HOLD) if name in changes}
+        fields = {to_camel_case(name): value for name, value in changes.items()}
+        body: dict[str, Json] = {"policy": fields, **rules}
+        return read_noun(ResolvedPolicy, (await self._transport.call("PATCH", path, body=body)).data)
+
+    async def erase_session(self, context: HasLog | str, *, verify: bool = False) -> Erasure:
+        """Erase all entries that a session owns; its forks see tombstones.
+
+        A deleted session is named by the id of its context. With `verify` the store is searched for remains afterwards.
+        The key needs the scope erase.
+        """
+        id = context if isinstance(context, str) else await context.log.require_id()
+        answer = await self._transport.call(
+            "DELETE", build_api_path("contexts", id, "entries"), query={"verify": verify}
+        )
+        return read_noun(Erasure, answer.data)
 
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None

@@ -139,6 +139,14 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"copy the context instead of forking it: .*",
             "POST /api/v1/contexts/{contextId}/copy copies it instead",
         ),
+        (
+            r"acms compact policy set --no-hold(?: --namespace .*)? lifts it",
+            'PATCH /api/v1/namespaces/{namespace}/policy {"legalHold": false} lifts it',
+        ),
+        (
+            "acms sessions --all --deleted lists them",
+            "GET /api/v1/contexts with the parameter deleted lists them",
+        ),
         ("acms jobs lists them", "GET /api/v1/jobs lists them"),
         ("acms jobs retry", "POST /api/v1/jobs/{jobId}/retry"),
         (r"acms jobs cancel (\S+)", r"POST /api/v1/jobs/\1/cancel"),

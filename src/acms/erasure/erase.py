@@ -12,7 +12,7 @@ from types import EllipsisType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from acms.branches.export import PAGE, read_pages
-from acms.branches.forks import COLLECT_AFTER, find_context, list_contexts
+from acms.branches.forks import COLLECT_AFTER, find_context, find_context_to_erase, list_contexts
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, SessionNotFoundError, ValidationError
 from acms.facts.statements import fold_text, mentions_value
@@ -121,12 +121,13 @@ async def erase_context(
     service: CompactionPolicy | None = None,
     progress: Progress | None = None,
 ) -> Erasure:
-    """Erase all entries that a context owns; its forks see tombstones. A deleted context is found by its id.
+    """Erase all entries that a context owns; its forks see tombstones.
 
+    A deleted context is found by its id, and by its key if no live one has it; `ConflictError` if several had it.
     Inherited entries belong to its ancestors and stay. Its name, settings and tags stay: they hold no entry content.
     """
     name = validation.validate_name(id_or_key, "id_or_key")
-    context = await storage.context(name, namespace=namespace)
+    context = await find_context_to_erase(storage, name, namespace=namespace)
     links = [_link_of_entry(context, entry) async for entry in _iter_own_entries(storage, context)]
     return await _Erasing(storage, links, reason, service, progress).run(verify=verify, rewrite=rewrite)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from math import ceil, isfinite
-from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from acms.errors import ConflictError, LegalHoldError, SessionNotFoundError, ValidationError
@@ -59,6 +58,8 @@ class CompactionPolicy:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+SERVICE = CompactionPolicy()
+"""The policy of a service that configures none."""
 FIELDS = tuple(field.name for field in fields(CompactionPolicy))
 
 
@@ -67,6 +68,10 @@ class ResolvedPolicy:
     """The policy that applies to one context, and the level from which each field comes."""
 
     policy: CompactionPolicy
+    #: Seconds after which the content behind a summary is deleted; None: never.
+    retention_seconds: float | None = None
+    #: Whether a legal hold forbids that content is erased or expires.
+    legal_hold: bool = False
     #: Field → "service", "namespace" or "context".
     levels: Mapping[str, str]
 
@@ -79,17 +84,6 @@ def merge_policy(stored: Mapping[str, Json], change: Mapping[str, Any]) -> dict[
     merged = {name: value for name, value in {**stored, **change}.items() if value is not None}
     CompactionPolicy(**merged)  # raises for an invalid value
     return merged
-
-
-def layer_policies(service: CompactionPolicy, *stored: Mapping[str, Json]) -> ResolvedPolicy:
-    """Return the effective policy: that of the service, overridden by the namespace and the context."""
-    levels = dict.fromkeys(FIELDS, LEVELS[0])
-    policy = service
-    for level, stored_policy in zip(LEVELS[1:], stored, strict=True):
-        overrides = _readable_fields(stored_policy)
-        policy = replace(policy, **overrides)
-        levels.update(dict.fromkeys(overrides, level))
-    return ResolvedPolicy(policy=policy, levels=levels)
 
 
 def _readable_fields(stored: object) -> dict[str, Any]:
@@ -125,35 +119,87 @@ Decide: TypeAlias = Callable[[Mapping[str, Json]], Mapping[str, Json]]
 
 
 async def resolve_policy(
-    storage: StorageBackend, context: str | None, *, namespace: str, service: CompactionPolicy
+    storage: StorageBackend,
+    context: str | None = None,
+    *,
+    namespace: str,
+    service: CompactionPolicy = SERVICE,
+    service_retention: float | None = None,
 ) -> ResolvedPolicy:
-    """Return the policy that applies to a context; `context` is None if it does not exist yet."""
-    own_policy = {} if context is None else (await storage.context(context)).settings.get(POLICY, {})
-    return layer_policies(service, (await namespace_settings(storage, namespace)).get(POLICY, {}), own_policy)
+    """Return the policy that applies to a context, or to a namespace as a whole if `context` is None.
+
+    `service` and `service_retention` are the values of the configuration.
+    """
+    own_settings = {} if context is None else (await storage.context(context)).settings
+    shared_settings = await namespace_settings(storage, namespace)
+    levels = dict.fromkeys((*FIELDS, RETENTION, HOLD), LEVELS[0])
+    policy = service
+    for level, settings in zip(LEVELS[1:], (shared_settings, own_settings), strict=True):
+        overrides = _readable_fields(settings.get(POLICY, {}))
+        policy = replace(policy, **overrides)
+        levels.update(dict.fromkeys(overrides, level))
+    if RETENTION in shared_settings:
+        levels[RETENTION] = LEVELS[1]
+    if own_settings.get(HOLD):
+        levels[HOLD] = LEVELS[2]
+    if shared_settings.get(HOLD):
+        levels[HOLD] = LEVELS[1]
+    return ResolvedPolicy(
+        policy=policy,
+        retention_seconds=shared_settings.get(RETENTION, service_retention),
+        legal_hold=levels[HOLD] != LEVELS[0],
+        levels=levels,
+    )
 
 
 async def change_context_policy(
-    storage: StorageBackend, context: str, changes: Mapping[str, Any], *, service: CompactionPolicy
+    storage: StorageBackend,
+    context: str,
+    changes: Mapping[str, Any],
+    *,
+    service: CompactionPolicy,
+    service_retention: float | None = None,
 ) -> ResolvedPolicy:
     """Change fields of a context's policy and return the resolved one; `ValidationError` names an invalid field."""
     updated = await update_settings(storage, context, _policy_decider(changes))
-    return await resolve_policy(storage, context, namespace=updated.namespace, service=service)
+    return await resolve_policy(
+        storage,
+        context,
+        namespace=updated.namespace,
+        service=service,
+        service_retention=service_retention,
+    )
 
 
-async def change_namespace(
-    storage: StorageBackend, namespace: str, changes: Mapping[str, Any]
-) -> Mapping[str, Json]:
-    """Change fields of a namespace's policy and return all its fields."""
+async def change_namespace(storage: StorageBackend, namespace: str, changes: Mapping[str, Any]) -> None:
+    """Change fields of a namespace's policy, its retention or its legal hold; None resets one.
+
+    The changes are made in one commit. The namespace needs no session.
+    """
+    fields = dict(changes)
+    rules: dict[str, Json] = {}
+    if RETENTION in fields:
+        seconds = fields.pop(RETENTION)
+        rules[RETENTION] = None if seconds is None else _parse_seconds(seconds)
+    if HOLD in fields:
+        held = fields.pop(HOLD)
+        rules[HOLD] = True if held is not None and validation.require_flag(held, HOLD) else None
+
+    def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {**rules, **_policy_decider(fields)(settings)} if fields else rules
+
     context = await _namespace_context(storage, namespace)
-    updated = await update_settings(storage, context.id, _policy_decider(changes))
-    return dict(updated.settings.get(POLICY, {}))
+    await update_settings(storage, context.id, decide)
 
 
 async def set_retention(storage: StorageBackend, namespace: str, seconds: float | None) -> None:
     """Set after how many seconds the content behind summaries is deleted; None uses the default of the service."""
-    context = await _namespace_context(storage, namespace)
-    whole_seconds = None if seconds is None else _parse_seconds(seconds)
-    await update_settings(storage, context.id, _fixed_decider({RETENTION: whole_seconds}))
+    await change_namespace(storage, namespace, {RETENTION: seconds})
+
+
+async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
+    """Forbid, or allow again, that content of a namespace expires or is erased: a legal hold."""
+    await change_namespace(storage, namespace, {HOLD: held})
 
 
 def _parse_seconds(seconds: float) -> int:
@@ -165,50 +211,10 @@ def _parse_seconds(seconds: float) -> int:
     return validation.validate_integer(seconds, RETENTION)
 
 
-async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
-    """Forbid, or allow again, that content of a namespace expires or is erased: a legal hold."""
-    context = await _namespace_context(storage, namespace)
-    await update_settings(storage, context.id, _fixed_decider({HOLD: True if held else None}))
-
-
 async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
     """Hide the messages of a session from the other sessions of its namespace, or share them again."""
     validation.require_flag(private, PRIVATE)
     return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentRules:
-    """Whether the content of a session expires, and whether it may be erased."""
-
-    #: Seconds after which the content behind a summary is deleted; None: never.
-    retention_seconds: float | None
-    #: Whether a legal hold forbids that content is erased or expires.
-    legal_hold: bool
-    #: Field → "service", "namespace" or "context".
-    levels: Mapping[str, str]
-
-
-async def resolve_content_rules(
-    storage: StorageBackend,
-    *,
-    namespace: str,
-    service_retention: float | None,
-    settings: Mapping[str, Json] = MappingProxyType({}),
-) -> ContentRules:
-    """Return the retention and the legal hold of a session from its settings, or those of a namespace."""
-    shared = await namespace_settings(storage, namespace)
-    retention_level = LEVELS[1] if RETENTION in shared else LEVELS[0]
-    hold_level = LEVELS[0]
-    if shared.get(HOLD):
-        hold_level = LEVELS[1]
-    elif settings.get(HOLD):
-        hold_level = LEVELS[2]
-    return ContentRules(
-        retention_seconds=shared.get(RETENTION, service_retention),
-        legal_hold=hold_level != LEVELS[0],
-        levels={RETENTION: retention_level, HOLD: hold_level},
-    )
 
 
 async def refuse_under_hold(storage: StorageBackend, contexts: Iterable[Context]) -> None:
@@ -219,8 +225,7 @@ async def refuse_under_hold(storage: StorageBackend, contexts: Iterable[Context]
     context, level = held
     options: tuple[str, ...] = ()
     if level == LEVELS[1]:
-        name = context.key if context.key and not context.key.startswith("@") else context.id
-        command = ["acms", "compact", "policy", "set", name, "--for-namespace", "--no-hold"]
+        command = ["acms", "compact", "policy", "set", "--no-hold"]
         if context.namespace != validation.UNNAMED:
             command += ["--namespace", context.namespace]
         options = (f"{shlex.join(command)} lifts it",)

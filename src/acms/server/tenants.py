@@ -124,11 +124,17 @@ class Tenant:
         Raises `SessionNotFoundError` if it does not exist or the request may not see it, and `PermissionDeniedError` if
         the request may only read it but does more.
         """
+        context = await self.live_or_deleted_context(id)
+        if context.deleted_at is not None:
+            raise _build_unknown_error(id)
+        return context
+
+    async def live_or_deleted_context(self, id: str) -> Context:
+        """Return a context by its id, deleted or not; the errors are those of `context`."""
         if "\0" in id:  # PostgreSQL does not accept it in a query
             raise _build_unknown_error(id)
         context = await self.handle.context(id)
-        is_live = context.id == id and context.deleted_at is None
-        if not is_live or not self.sees(context.namespace):
+        if context.id != id or not self.sees(context.namespace):
             raise _build_unknown_error(id)
         self.check(context.namespace)
         return context

@@ -132,10 +132,11 @@ async def read_session_page(
     *,
     namespace: str | None = None,
     where: Mapping[str, Any] | None = None,
+    deleted: bool = False,
     after: str | None = None,
     limit: int = 50,
 ) -> SessionPage:
-    """Return a page of the sessions, newest first: of one namespace, or of all.
+    """Return a page of the sessions, newest first: of one namespace, or of all; with `deleted`, deleted ones too.
 
     `where` keeps those that have all it names: a `label`, or a list of them, a `name`, and values of their metadata by
     key; `{"metadata": {…}}` is for keys with one of these names. `after` is the `next_after` of the page before. Raises
@@ -145,6 +146,7 @@ async def read_session_page(
         namespace=None if namespace is None else validation.validate_name(namespace, "namespace"),
         where=parse_session_filter(where),
         spoken=True,
+        deleted=validation.require_flag(deleted, "deleted"),
         after=after if after is None else validation.validate_name(after, "after"),
         limit=validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE),
     )
@@ -161,7 +163,7 @@ async def read_session_page(
 async def compose_session_page(self: StorageBackend, query: ContextQuery) -> SessionPage:
     """Return a page of contexts with where their logs stand, of a store that reads these one after the other."""
     page = await self.contexts(query)
-    heads = await heads_of(self, [context.id for context in page.items])
+    heads = await heads_of(self, page.items)
     sessions = [
         build_context_info(context, head)
         for context, head in zip(page.items, heads, strict=True)
@@ -170,11 +172,17 @@ async def compose_session_page(self: StorageBackend, query: ContextQuery) -> Ses
     return SessionPage(sessions=tuple(sessions), next_after=page.next_after)
 
 
-async def heads_of(storage: StorageBackend, contexts: Sequence[str]) -> list[Head | None]:
+async def heads_of(storage: StorageBackend, contexts: Sequence[Context]) -> list[Head | None]:
     """Return the heads of contexts in their order; None for one that was deleted since it was listed."""
+    ids = [context.id for context in contexts]
     if isinstance(storage, HasHeads):
-        return await storage.heads_of(contexts)
-    return await asyncio.gather(*[_read_head(storage, context) for context in contexts])
+        heads = await storage.heads_of(ids)
+    else:
+        heads = await asyncio.gather(*[_read_head(storage, id) for id in ids])
+    for index, context in enumerate(contexts):
+        if context.deleted_at is not None:
+            heads[index] = await _read_deleted_head(storage, context.id)
+    return heads
 
 
 async def _read_head(storage: StorageBackend, context: str) -> Head | None:
@@ -182,6 +190,19 @@ async def _read_head(storage: StorageBackend, context: str) -> Head | None:
         return await storage.head(context)
     except SessionNotFoundError:  # deleted since it was listed
         return None
+
+
+async def _read_deleted_head(storage: StorageBackend, context: str) -> Head:
+    """Return the counters of a deleted context's head, which a store does not return, from its newest entries."""
+    newest = await storage.read(context, newest=1, deleted=True)
+    messages = await storage.read(context, newest=1, kinds=(Kind.MESSAGE,), deleted=True)
+    return Head(
+        context=context,
+        version=newest[0].version if newest else 0,
+        messages=(messages[0].position or 0) if messages else 0,
+        tokens=newest[0].total if newest else 0,
+        last_message=messages[0].id if messages else None,
+    )
 
 
 def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:

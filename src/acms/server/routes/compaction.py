@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from acms.errors import EntryNotFoundError, ValidationError
+from acms.log import policy as policy_levels
 from acms.log import validation
-from acms.log.policy import FIELDS, CompactionPolicy, ResolvedPolicy
+from acms.log.policy import FIELDS, HOLD, RETENTION, CompactionPolicy, ResolvedPolicy
 from acms.model import Entry, Job, JobQuery, Kind
 from acms.nouns import encode_noun
 from acms.results import Compaction
-from acms.server.operation import Call, Operations, Reply, Scope
+from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import describe_list_reply, describe_single_reply, paginate_reply, reply_with_data
 from acms.server.routes.contexts import PolicyBody
 from acms.server.routes.jobs import wait_for_requested_job
@@ -169,19 +170,24 @@ async def undo_compaction(call: Call[None, None]) -> Reply:
 _Level = Literal["service", "namespace", "context"]
 _Levels = make_dataclass(
     "Levels",
-    [(name, _Level) for name in FIELDS],
+    [(name, _Level) for name in (*FIELDS, RETENTION, HOLD)],
     namespace={"__doc__": "Where each field of a policy was decided."},
 )
 _PolicyInForce = make_dataclass(
     "ResolvedPolicy",
-    [("policy", CompactionPolicy), ("levels", _Levels)],
+    [
+        ("policy", CompactionPolicy),
+        (RETENTION, float | None),
+        (HOLD, bool),
+        ("levels", _Levels),
+    ],
     namespace={"__doc__": ResolvedPolicy.__doc__},
 )
 
 
 @operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=describe_single_reply(_PolicyInForce))
 async def get_policy(call: Call[None, None]) -> Reply:
-    """Return the effective compaction policy of a context.
+    """Return the effective compaction policy of a context, with its retention and legal hold.
 
     `levels` names for every field the level that decided it: the service, the namespace or the context.
     """
@@ -221,3 +227,56 @@ async def change_policy(call: Call[None, PolicyBody]) -> Reply:
     """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(await session.set_policy(**call.body.set_fields()))
+
+
+class NamespacePolicyBody(Body):
+    """Changes of a namespace's policy."""
+
+    policy: PolicyBody | None = None
+    """Fields of the policy to change; null resets one."""
+    retention_seconds: Annotated[int, Field(ge=0)] | None = None
+    """Seconds after which the content behind a summary is deleted."""
+    legal_hold: bool | None = None
+    """Whether content may neither expire nor be erased."""
+
+
+@operations(
+    "GET", "/namespaces/{namespace}/policy", scope=Scope.READ, reply=describe_single_reply(_PolicyInForce)
+)
+async def get_namespace_policy(call: Call[None, None]) -> Reply:
+    """Return the policy of a namespace, with its retention and legal hold; it needs no context.
+
+    `levels` names for every field the level that decided it: the service or the namespace.
+    """
+    namespace = validation.namespace_name(call.path["namespace"])
+    call.tenant.check(namespace)
+    config = call.tenant.engine.config
+    resolved = await policy_levels.resolve_policy(
+        call.tenant.handle,
+        namespace=namespace,
+        service=config.compaction,
+        service_retention=config.retention_seconds,
+    )
+    return reply_with_data(resolved)
+
+
+@operations(
+    "PATCH",
+    "/namespaces/{namespace}/policy",
+    scope=Scope.ADMIN,
+    body=NamespacePolicyBody,
+    reply=describe_single_reply(_PolicyInForce),
+    example={"policy": {"keep": 0.5}, "retentionSeconds": 7776000, "legalHold": True},
+)
+async def change_namespace_policy(call: Call[None, NamespacePolicyBody]) -> Reply:
+    """Change fields of a namespace's policy, its retention or its legal hold; null resets a field (RFC 7396).
+
+    Omitted fields stay unchanged. A legal hold forbids that content of the namespace expires or is erased.
+    """
+    namespace, body = validation.namespace_name(call.path["namespace"]), call.body
+    changes = {} if body.policy is None else body.policy.set_fields()
+    for name in (RETENTION, HOLD):
+        if name in body.model_fields_set:
+            changes[name] = getattr(body, name)
+    await policy_levels.change_namespace(call.tenant.handle, namespace, changes)
+    return await get_namespace_policy(call)

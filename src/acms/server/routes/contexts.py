@@ -114,6 +114,8 @@ class ListContexts(ListPage):
     """List only the contexts with this label."""
     name: Name | None = None
     """List only the contexts with this name."""
+    deleted: bool = False
+    """List deleted contexts too, until they are collected or erased; `deletedAt` marks them."""
     where: str | None = None
     """A JSON object; list only the contexts that match all of it: `label` (one or a list), `name`, `metadata`
     (values)."""
@@ -237,6 +239,7 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
             namespace=query.namespace,
             parent=query.parent,
             where=_parse_filter(query),
+            deleted=query.deleted,
             cursor=query.cursor,
             limit=query.limit,
         )
@@ -257,6 +260,7 @@ async def reply_with_contexts(
     namespace: str | None = None,
     parent: str | None = None,
     where: Mapping[str, Any] | None = None,
+    deleted: bool = False,
     cursor: str | None = None,
     limit: int,
 ) -> Reply:
@@ -266,6 +270,7 @@ async def reply_with_contexts(
         parent=parent,
         where=parse_session_filter(where),
         spoken=True,
+        deleted=deleted,
         after=cursor,
         limit=limit,
     )
@@ -291,7 +296,7 @@ def _parse_filter(query: ListContexts) -> dict[str, Any]:
 
 
 async def _build_page_reply(tenant: Tenant, items: Sequence[Context], next_cursor: str | None) -> Reply:
-    heads = await heads_of(tenant.handle, [context.id for context in items])
+    heads = await heads_of(tenant.handle, items)
     data = [
         context_json(context, head) for context, head in zip(items, heads, strict=True) if head is not None
     ]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from acms.erasure import erase_context
 from acms.errors import TooLargeError
 from acms.log.read import replacements_at
 from acms.model import Entry, Json
@@ -184,6 +185,39 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
         erasure = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
         call.tenant.forget_contracts()
+    return await _reply_with_erasure(call, erasure)
+
+
+@operations(
+    "DELETE",
+    f"{_CONTEXT}/entries",
+    scope=Scope.ERASE,
+    query=EraseEntry,
+    reply=describe_single_reply(Erasure),
+    takes=("Idempotency-Key",),
+)
+async def erase_context_entries(call: Call[EraseEntry, None]) -> Reply:
+    """Delete the content of all entries of a context permanently, in every fork. Their versions stay as tombstones.
+
+    The context may be deleted: `GET /contexts?deleted=true` lists it with its id. Inherited entries belong to its
+    ancestors and stay. Otherwise it is like erasing each entry.
+    """
+    context = await call.tenant.live_or_deleted_context(call.path["context_id"])
+    try:
+        erasure = await erase_context(
+            call.tenant.handle,
+            context.id,
+            verify=call.query.verify,
+            service=call.tenant.engine.config.compaction,
+        )
+    finally:
+        call.tenant.forget(context.id)
+        call.tenant.forget_contracts()
+    return await _reply_with_erasure(call, erasure)
+
+
+async def _reply_with_erasure(call: Call[Any, Any], erasure: Erasure) -> Reply:
+    """Return an erasure as a reply; it lists only the remaining places that the request may see."""
     visible = [copy for copy in erasure.remaining if await call.tenant.knows(copy.context)]
     return reply_with_data(replace(erasure, remaining=tuple(visible)))
 
