@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,26 @@ def test_a_blank_file_holds_no_store(tmp_path: Path) -> None:
     assert file.stat().st_size == 0
     run("add", "one", "user", "Hello.", "--db", str(file))
     assert call("verify", "--db", str(file))["ok"]
+
+
+def test_verify_finds_derived_rows_that_do_not_fit_the_log_and_reindex_repairs_them(file: Path) -> None:
+    db = ("--db", str(file))
+    checked = {one["session"]: one for one in call("verify", *db)["sessions"]}
+    assert all(one["derived"] == [] for one in checked.values())
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(
+            "UPDATE derived SET data = x'00' WHERE ref = 1 AND version = 2 AND space LIKE 'cards%'"
+        )
+        connection.execute("UPDATE derived SET version = 900 WHERE ref = 2 AND version = 3")
+    report = json.loads(run("verify", *db, "--json", code=1).stdout)
+    assert report["ok"] is False
+    assert all(one["problems"] == [] for one in report["sessions"])
+    faults = {one["session"]: one["derived"] for one in report["sessions"]}
+    assert [fault["what"] for fault in faults["one"]] == ["its index record differs from its text"]
+    assert {fault["version"] for fault in faults["two"]} == {900}
+    assert faults["three"] == []
+    text = run("verify", *db, code=1).stdout
+    assert "problems: 0" in text
+    assert f"Repair them: acms reindex --db {shlex.quote(str(file))}" in text
+    run("reindex", *db)
+    assert call("verify", *db)["ok"]

@@ -9,7 +9,7 @@ import pytest
 
 from acms import ConflictError, SessionNotFoundError, State, ValidationError, open_storage
 from acms.errors import SchemaVersionError, StorageUnavailableError
-from acms.model import Append, Context, JobDraft, Receipt
+from acms.model import Append, Context, Derived, JobDraft, Receipt
 from acms.storage import PostgresStorage
 from acms.storage.postgres import append as appending
 from acms.storage.postgres.append import Appender
@@ -124,6 +124,19 @@ async def test_of_two_writers_of_the_same_settings_at_once_one_is_refused(
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in done} == {ConflictError, Context}
         assert (await one.context(context.id)).settings_rev == 1
+
+
+async def test_derived_rows_without_an_entry_are_found_and_deleted(shared_url: str) -> None:
+    async with PostgresStorage(shared_url) as store:
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("one"), draft_message("two"))
+        await store.put_derived(context.id, [Derived(version=n, space="s", data=b"x") for n in (1, 2)])
+        assert await store.stray_rows(context.id) == []
+        run_inside(shared_url, "UPDATE acms.derived SET version = 9 WHERE version = 2")
+        assert await store.stray_rows(context.id) == [("s", 9)]
+        assert await store.delete_stray_rows(context.id) == 1
+        assert await store.stray_rows(context.id) == []
+        assert [row.version for row in await store.derived(context.id, "s")] == [1]
 
 
 @pytest.mark.parametrize("how", ["erase", "delete"])

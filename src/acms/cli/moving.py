@@ -24,6 +24,7 @@ from acms.errors import ACMSError, ConfigurationError, CorruptRecordError
 from acms.log import validation
 from acms.model import Context
 from acms.ports import HasBackup, HasIntegrity, StorageBackend
+from acms.recall.reindex import DerivedCheck, check_derived_rows
 from acms.storage import open_storage
 
 _BACKUPS = (
@@ -262,7 +263,7 @@ async def verify_hashes(
     session: SessionArgument = None,
     witness: WitnessOption = None,
 ) -> int:
-    """Recompute every hash and counter.
+    """Recompute every hash, counter and index record.
 
     Exits with 1 on a mismatch and prints the session and version, and the sessions without problems. Without SESSION it
     checks the file and all sessions of all namespaces. It detects sessions whose namespace, name, parent or settings
@@ -276,11 +277,15 @@ async def verify_hashes(
             f"{error}; no session can be read", options=("restore the file from a backup",)
         ) from error
     count = len(store_problems) + sum(len(result["problems"]) for result in checked)
-    shell.show(
-        {"ok": not count, "sessions": checked, "file": store_problems},
-        lambda: _draw_problems(shell, store_problems, checked, count),
-    )
-    return 1 if count else 0
+    derived_count = sum(len(result["derived"]) for result in checked)
+
+    def draw() -> None:
+        _draw_problems(shell, store_problems, checked, count)
+        _draw_derived_rows(shell, checked, derived_count)
+
+    ok = not (count or derived_count)
+    shell.show({"ok": ok, "sessions": checked, "file": store_problems}, draw)
+    return 0 if ok else 1
 
 
 async def _verify_store(
@@ -302,16 +307,27 @@ async def _verify_store(
 
 
 async def _verify_context(shell: Shell, storage: StorageBackend, context: Context) -> dict[str, Any]:
-    with shell.progress(f"checking {context.key or context.id}") as report:
+    """Check a log, and if it has no problem, the rows derived from it."""
+    name = context.key or context.id
+    derived = DerivedCheck()
+    with shell.progress(f"checking {name}") as report:
         try:
             problems = await transfer.verify(storage, context, progress=report)
         except (ACMSError, ValueError) as error:
             problems = [transfer.Problem(context=context.id, version=0, what=str(error))]
+    if not problems:
+        with shell.progress(f"checking derived rows of {name}") as report:
+            derived = await check_derived_rows(storage, context, progress=report)
     return {
         "session": context.key,
         "id": context.id,
         "namespace": context.namespace,
         "problems": problems,
+        "derived": [
+            transfer.Problem(context=context.id, version=version, what=what)
+            for version, what in derived.faults
+        ],
+        "not_indexed": derived.missing,
     }
 
 
@@ -334,6 +350,21 @@ def _draw_problems(
         screen.line(f"sessions without problems: {names}")
         export = keep_store("acms export")
         screen.line(f"restore the store from a backup, or save those sessions: {export} SESSION > FILE")
+
+
+def _draw_derived_rows(screen: Screen, checked: Sequence[dict[str, Any]], count: int) -> None:
+    """Write the faults of derived rows, which are no damage of a log, and how to repair them."""
+    faults = [(result["session"] or result["id"], fault) for result in checked for fault in result["derived"]]
+    for name, fault in faults[:LISTED]:
+        screen.line(f"{name} {fault}", "yellow")
+    if count > LISTED:
+        screen.line(f"{count - LISTED:,} more (--json has them)", "yellow")
+    if count:
+        command = keep_store("acms reindex")
+        screen.line(f"derived rows at fault: {count:,}; the log is not. Repair them: {command}", "yellow")
+    missing = sum(result["not_indexed"] for result in checked)
+    if missing:
+        screen.line(f"entries without an index record: {missing:,}; the next recall makes it", "dim")
 
 
 @define_command("witness", "acms witness /mnt/elsewhere/heads.jsonl", namespace="unused")

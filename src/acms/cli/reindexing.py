@@ -67,6 +67,8 @@ def _draw_result(screen: Screen, result: Reindexed, *, moved: bool) -> None:
     screen.line(
         f"{count_noun(result.contexts, 'session')}, {count_noun(result.entries, 'entry')}: {rebuilt} were made"
     )
+    if result.strays:
+        screen.line(f"{result.strays:,} derived rows without an entry deleted")
     if moved:
         screen.line(
             f"{result.moved:,} vectors moved to Chroma, {result.pruned:,} of erased entries deleted there"

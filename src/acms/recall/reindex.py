@@ -1,4 +1,4 @@
-"""Rebuild the derived rows of a log: index records and vectors.
+"""Check and rebuild the derived rows of a log: index records and vectors.
 
 A log can be read without them; they make its ranking better and faster. Only rows that are missing or disagree with the
 log are written, so after an interruption the same call continues.
@@ -13,12 +13,12 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from acms.errors import ProviderError, SessionNotFoundError
 from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, State
-from acms.ports import Embedder, Progress, StorageBackend
+from acms.ports import Embedder, HasStrayRows, Progress, StorageBackend
 from acms.recall.embeddings import BATCH, Embedding
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record
 
-__all__ = ["Reindexed", "VectorHome", "reindex"]
+__all__ = ["DerivedCheck", "Reindexed", "VectorHome", "check_derived_rows", "reindex"]
 
 
 _Parts: TypeAlias = dict[int, tuple[int, int, int]]
@@ -40,8 +40,20 @@ class Reindexed:
     moved: int = 0
     #: Vectors of erased entries that were still kept there.
     pruned: int = 0
+    #: Derived rows that belonged to no entry, and were deleted.
+    strays: int = 0
     #: Entries that the embedder refused.
     left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedCheck:
+    """How the derived rows of a session differ from its log."""
+
+    #: The versions at fault, each with a description. `reindex` repairs them.
+    faults: tuple[tuple[int, str], ...] = ()
+    #: Entries without an index record; the next recall makes it.
+    missing: int = 0
 
 
 @runtime_checkable
@@ -75,6 +87,7 @@ async def reindex(
     reindexer = _Reindexer(storage, embedding)
     counts = reindexer.counts
     home = _find_vector_home(storage)
+    stray_store = _find_stray_store(storage)
     plan = await _plan_ranges(storage, context)
     total = sum(last - first + 1 for _, ranges in plan for first, last in ranges)
     for id, ranges in plan:
@@ -83,6 +96,8 @@ async def reindex(
                 counts["moved"] += await home.adopt(id, embedding.space)
             for first, last in ranges:
                 await reindexer.run(id, first, last, lambda: progress(counts["entries"], total))
+            if stray_store is not None:
+                counts["strays"] += await stray_store.delete_stray_rows(id)
         except SessionNotFoundError:
             if context is not None:
                 raise
@@ -91,6 +106,51 @@ async def reindex(
     if home is not None:
         counts["pruned"] = await home.prune()
     return Reindexed(**counts)
+
+
+async def check_derived_rows(
+    storage: StorageBackend, context: Context, *, progress: Progress = lambda counts, total: None
+) -> DerivedCheck:
+    """Compare the derived rows of a context's own entries with its log.
+
+    Every index record is made again from its entry. Of vectors, only those without an entry are found.
+    """
+    faults: list[tuple[int, str]] = []
+    stray_store = _find_stray_store(storage)
+    if stray_store is not None:
+        for space, version in await stray_store.stray_rows(context.id):
+            faults.append((version, f"a derived row of {space!r} belongs to no entry with content"))
+    records = {row.version: row.data for row in await storage.derived(context.id, index_record.SPACE)}
+    missing = 0
+    start, last = context.fork or 0, (await storage.head(context.id)).version
+    done = start
+    while done < last:
+        entries = await storage.read(context.id, after=done, at=last, limit=256)
+        if not entries:
+            break
+        for entry in entries:
+            if entry.state is not State.LIVE:
+                continue
+            record = records.get(entry.version)
+            if record is None:
+                missing += 1
+            elif record != _encode_record(entry):
+                faults.append((entry.version, "its index record differs from its text"))
+        done = entries[-1].version
+        progress(done - start, last - start)
+    return DerivedCheck(faults=tuple(faults), missing=missing)
+
+
+def _find_stray_store(storage: StorageBackend) -> HasStrayRows | None:
+    """Return the innermost store if it can find stray rows."""
+    while isinstance(storage, WrapperStorage):
+        storage = storage.inner
+    return storage if isinstance(storage, HasStrayRows) else None
+
+
+def _encode_record(entry: Entry) -> bytes:
+    """Return the index record that an entry should have."""
+    return index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
 
 
 def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
@@ -187,7 +247,7 @@ class _Reindexer:
         """Store the index records of some entries that are missing or differ from `stored_records`, by version."""
         rows: list[Derived] = []
         for entry in entries:
-            record = index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
+            record = _encode_record(entry)
             if stored_records.get(entry.version) != record:
                 rows.append(Derived(version=entry.version, space=index_record.SPACE, data=record))
         if rows:

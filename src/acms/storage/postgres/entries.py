@@ -238,6 +238,19 @@ class DerivedRows:
                 missing += [(id, version) for (version,) in rows]
         return missing
 
+    async def strays(self, context: str) -> list[tuple[str, int]]:
+        """Return (space, version) of a context's own rows that belong to no entry, or to an erased one."""
+        await self._db.log_state(context)
+        rows = await self._db.query("stray_derived", {"context": context})
+        return [(space, version) for space, version in rows]
+
+    async def delete_strays(self, context: str) -> int:
+        """Delete the rows that `strays` returns; return their number, counted per space and version."""
+        strays = await self.strays(context)
+        if strays:
+            await self._db.query("delete_stray_derived", {"context": context})
+        return len(strays)
+
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has its own derived rows."""
         await self._db.log_state(context)

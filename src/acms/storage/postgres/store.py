@@ -334,6 +334,14 @@ class PostgresStorage:
         """Return the names of the spaces in which a context has derived rows of its own."""
         return await self._derived.spaces(context)
 
+    async def stray_rows(self, context: str) -> list[tuple[str, int]]:
+        """Return (space, version) of a context's own derived rows that belong to no entry, or to an erased one."""
+        return await self._derived.strays(context)
+
+    async def delete_stray_rows(self, context: str) -> int:
+        """Delete the rows that `stray_rows` returns; return their number, counted per space and version."""
+        return await self._derived.delete_strays(context)
+
     # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def record(self, context: str, name: str) -> Record | None:

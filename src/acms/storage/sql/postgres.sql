@@ -319,6 +319,21 @@ DELETE FROM acms.derived d
 WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND d.space IN (SELECT space FROM spaces)
   AND d.version = ANY(%(versions)s::bigint[]);
 
+-- Rows that belong to no entry, or to an erased one.
+-- name: stray_derived
+SELECT DISTINCT d.space, d.version
+FROM acms.derived d
+LEFT JOIN acms.entries e ON e.tenant_id = d.tenant_id AND e.context_id = d.context_id AND e.version = d.version
+WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND (e.version IS NULL OR e.state = 'erased')
+ORDER BY d.space, d.version;
+
+-- name: delete_stray_derived
+DELETE FROM acms.derived d
+WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s
+  AND NOT EXISTS (SELECT FROM acms.entries e
+                  WHERE e.tenant_id = d.tenant_id AND e.context_id = d.context_id AND e.version = d.version
+                    AND e.state IS DISTINCT FROM 'erased');
+
 -- A job of any context of the fork tree may name the entry.
 -- name: delete_payload
 UPDATE acms.jobs SET payload = NULL

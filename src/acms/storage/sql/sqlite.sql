@@ -203,6 +203,18 @@ SELECT space FROM spaces WHERE space IS NOT NULL ORDER BY space;
 WITH RECURSIVE @spaces
 DELETE FROM derived WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version = ?2;
 
+-- Rows that belong to no entry, or to an erased one.
+-- name: stray_derived
+SELECT DISTINCT d.space, d.version
+FROM derived d LEFT JOIN entries e ON e.row = d.ref << 32 | d.version
+WHERE d.ref = ? AND (e.row IS NULL OR e.state = 'erased')
+ORDER BY d.space, d.version;
+
+-- name: delete_stray_derived
+DELETE FROM derived
+WHERE ref = ? AND NOT EXISTS (SELECT 1 FROM entries e
+                              WHERE e.row = derived.ref << 32 | derived.version AND e.state IS NOT 'erased');
+
 -- A job of any context of the fork tree may name the entry.
 -- name: delete_payload
 UPDATE jobs SET payload = NULL

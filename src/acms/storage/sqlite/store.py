@@ -234,6 +234,14 @@ class DatabaseStorage(ABC):
         """Return the names of the spaces in which a context has its own derived rows."""
         return await self._database.read(lambda reader: self._derived.spaces(reader, context))
 
+    async def stray_rows(self, context: str) -> list[tuple[str, int]]:
+        """Return (space, version) of a context's own derived rows that belong to no entry, or to an erased one."""
+        return await self._database.read(lambda reader: self._derived.strays(reader, context), large=True)
+
+    async def delete_stray_rows(self, context: str) -> int:
+        """Delete the rows that `stray_rows` returns; return their number, counted per space and version."""
+        return await self._database.write(lambda writer: self._derived.delete_strays(writer, context))
+
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
         return await self._database.read(lambda reader: self._derived.search(reader, query), large=True)

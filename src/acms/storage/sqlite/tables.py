@@ -234,6 +234,19 @@ class DerivedRows:
         ref = self._tables.log(connection, context).ref
         return [space for (space,) in self._tables.rows(connection, "spaces_of", (ref,))]
 
+    def strays(self, connection: apsw.Connection, context: str) -> list[tuple[str, int]]:
+        """Return (space, version) of a context's own rows that belong to no entry, or to an erased one."""
+        ref = self._tables.log(connection, context).ref
+        return [(space, version) for space, version in self._tables.rows(connection, "stray_derived", (ref,))]
+
+    def delete_strays(self, connection: apsw.Connection, context: str) -> int:
+        """Delete the rows that `strays` returns; return how many entries they were of."""
+        strays = self.strays(connection, context)
+        if strays:
+            ref = self._tables.log(connection, context).ref
+            self._tables.rows(connection, "delete_stray_derived", (ref,))
+        return len(strays)
+
     def search(self, connection: apsw.Connection, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
         tenant = self._tables.tenant
