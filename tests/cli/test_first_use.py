@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -219,3 +221,31 @@ def test_recall_of_a_namespace_names_the_session_of_each_message(tmp_path: Path)
     ledger = run(*query).stdout.partition("Why")[2]
     assert "session" in ledger
     assert "monday" in ledger
+
+
+# ── the guide ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SHELL_BLOCK = re.compile(r"^```sh([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_guide_runs_from_its_first_line_in_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that cannot run says why: ```sh no-run: needs a server."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("ACMS_DB", raising=False)
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "cli.md"
+    for info, block in _SHELL_BLOCK.findall(guide.read_text(encoding="utf-8")):
+        if info:
+            assert re.fullmatch(r" no-run: \S.+", info), info
+            continue
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
