@@ -602,6 +602,7 @@ class ACMS(View):
         """Name a version, the newest by default, and return it; `ConflictError` if the name has another version.
 
         A fork knows the tags it inherited. With `move` a name may be given to another version.
+        `ValidationError` for a name that reads as a version, such as 12 or v12.
         """
         from acms.branches import forks
 
