@@ -35,6 +35,8 @@ class SessionInternals:
         self.at = 0 if isinstance(at, str) else at
         #: The tag of that version, until the first use looks it up.
         self._tag = at if isinstance(at, str) else None
+        #: Whether its tag or version is known to exist.
+        self._exists = at is None
 
     @property
     def session_id(self) -> str:
@@ -95,13 +97,24 @@ class SessionInternals:
         return self._shared.index_stats
 
     async def context_id(self) -> str | None:
-        """Return the id of its log, None while nothing was written; the first call replaces a tag by its version."""
+        """Return the id of its log, or None if nothing was written.
+
+        The first call replaces a tag by its version; `NotFoundError` if there is no such tag or version.
+        """
         context = await self._shared.find()
+        if self._exists:
+            return context
+        storage = self._shared.storage
         if self._tag is not None:
             from acms.branches import forks
 
-            self.at = await forks.version_of_tag(self._shared.storage, context, self._tag)
+            self.at = await forks.version_of_tag(storage, context, self._tag)
             self._tag = None
+        elif self.at is not None and self.at > 0:
+            newest = 0 if context is None else (await storage.head(context)).version
+            if self.at > newest:
+                raise validation.missing_version_error(newest, self.at)
+        self._exists = True
         return context
 
     async def read_span(
@@ -238,7 +251,5 @@ class SessionInternals:
         return window.plan_window(self.gather_nothing(), budget, self._shared.counter, self._shared.frame)
 
     def gather_nothing(self) -> window.LogSpan:
-        """Return an empty result for a log without entries; raise `ValidationError` for a view of a past version."""
-        if self.at:
-            raise ValidationError(f"the log ends at version 0, {self.at} does not exist yet", field="at")
+        """Return an empty result for a log without entries."""
         return window.LogSpan("", 0, Replacements(()), [], [], whole=True)

@@ -127,10 +127,11 @@ class View:
         values to match. A tool call comes with its answers if one of them matches. `limit` is the maximum number of
         items, the best by rank, with or without the latest message.
         `token_budget` is an alias of `budget`; passing both raises `TypeError`.
-        Raises `ValidationError` for an invalid budget, relevance or filter.
+        Raises `ValidationError` for a blank query, and for an invalid budget, relevance or filter.
         """
         if budget is not None and token_budget is not None:
             raise TypeError("recall() takes budget or token_budget, not both")
+        query = validation.validate_query(query)
         config = self._shared.config.recall
         if budget is None:
             budget = config.token_budget if token_budget is None else token_budget
@@ -215,7 +216,10 @@ class View:
         id of the last one of the previous page.
         """
         limit = validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE)
-        return [] if self.ends_at is not None else await self.internals.open_renders().page(limit, after)
+        if self.ends_at is not None:
+            await self._find()
+            return []
+        return await self.internals.open_renders().page(limit, after)
 
     async def sent(self, id: str, *, against: str | None = None) -> RenderDetails:
         """Return one of `renders` with its messages, the entries left out, and the request itself.
@@ -241,7 +245,6 @@ class View:
             newest = validation.validate_integer(newest, "newest")
         context = await self._find()
         if context is None:
-            self.internals.gather_nothing()
             return []
         active = await read_active_sequence(shared.storage, context, self.internals.at, newest)
         characters = shared.redactor.count_unredacted_characters(active)
@@ -254,7 +257,6 @@ class View:
         after = validation.validate_integer(after, "after")
         context = await self._find()
         if context is None:
-            self.internals.gather_nothing()
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
         version = read.version_of(head, self.internals.at)
@@ -283,7 +285,6 @@ class View:
             raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self._find()
         if context is None:
-            self.internals.gather_nothing()
             return []
         head = await self._shared.storage.head(context)
         version = read.version_of(head, self.internals.at)
@@ -327,8 +328,8 @@ class View:
         if scope == "namespace":
             profile = await read.find_profile(storage, validation.shared_namespace(self.namespace))
             context = None if profile is None else profile.id
-        elif context is None:
-            self.internals.gather_nothing()
+        elif context is None and version:
+            raise validation.missing_version_error(0, version)
         if context is None:
             return []
         if isinstance(as_of, int):
@@ -501,7 +502,6 @@ class View:
         shared = self._shared
         context = await self._find()
         if context is None:
-            self.internals.gather_nothing()
             return SessionStats(
                 session_id=self.session_id,
                 version=0,

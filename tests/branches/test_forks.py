@@ -292,7 +292,10 @@ async def test_a_fork_is_one_commit() -> None:
 
 async def test_a_fork_at_a_version_that_does_not_exist_is_refused(store: Any) -> None:
     session = await session_with_points(store)
-    for wrong in (7, -1, 2.5, True):
+    with pytest.raises(NotFoundError) as missing:
+        await session.fork(at=7)
+    assert missing.value.options == ("give a version from 0 to 6",)
+    for wrong in (-1, 2.5, True):
         with pytest.raises(ValidationError) as refused:
             await session.fork(at=wrong)  # type: ignore[arg-type]
         assert refused.value.field == "at"
@@ -662,12 +665,14 @@ async def test_a_tag_needs_a_name_that_is_no_number(storage: Storage, wrong: Any
     assert refused.value.field == "name"
 
 
-@pytest.mark.parametrize("wrong", [7, -1, "2", 1.5])
+@pytest.mark.parametrize("wrong", [-1, "2", 1.5])
 async def test_a_tag_needs_a_version_that_exists(storage: Storage, wrong: Any) -> None:
     session = await session_with_points(storage)
     with pytest.raises(ValidationError) as refused:
         await session.tag("x", wrong)
     assert refused.value.field == "version"
+    with pytest.raises(NotFoundError, match="ends at version 6"):
+        await session.tag("x", 7)
 
 
 async def test_a_session_has_at_most_a_thousand_tags(

@@ -284,7 +284,7 @@ async def test_a_compaction_of_a_provider_has_the_same_receipts(service: Service
 READS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "recall": lambda s: s.recall("which database?", token_budget=60),
     "recall of all": lambda s: s.recall("which database?", scope="namespace", include_current_episode=False),
-    "recall of nothing": lambda s: s.recall("", token_budget=100, min_relevance=1.0),
+    "recall of nothing": lambda s: s.recall("zebra", token_budget=100, min_relevance=1.0),
     "window": lambda s: s.window(30),
     "window of one": lambda s: s.window(1, keep=["system", "developer"]),
     "messages": lambda s: s.messages("which database?", budget=90),

@@ -22,6 +22,7 @@ from acms import (
     Job,
     JobState,
     Kind,
+    NotFoundError,
     ProviderError,
     State,
     StorageError,
@@ -348,7 +349,7 @@ async def test_undo_of_what_replaces_nothing_is_refused(session: ACMS) -> None:
     await say_messages(session, 2)
     with pytest.raises(ValidationError, match="replaces nothing"):
         await session.undo(1)
-    with pytest.raises(EntryNotFoundError):
+    with pytest.raises(NotFoundError, match="ends at version 2"):
         await session.undo(3)
 
 
@@ -382,9 +383,9 @@ async def test_a_summarised_span_can_be_expanded(session: ACMS, storage: Storage
     assert edited in [entry.id for entry in found]
     with pytest.raises(EntryNotFoundError):
         await session.expand(1)
-    with pytest.raises(EntryNotFoundError):
+    with pytest.raises(NotFoundError, match=f"ends at version {done.version - 1}"):
         await session.at(done.version - 1).expand(done.version)
-    with pytest.raises(EntryNotFoundError):
+    with pytest.raises(NotFoundError, match="ends at version 0"):
         await session_on(storage, "new").expand(done.version)
 
 

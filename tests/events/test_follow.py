@@ -12,7 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms import ACMS, JobState, SessionNotFoundError, State, ValidationError, open_storage
+from acms import (
+    ACMS,
+    JobState,
+    NotFoundError,
+    SessionNotFoundError,
+    State,
+    ValidationError,
+    open_storage,
+)
 from acms.events import follow, pages
 from acms.events.cursor import MAX_UNFINISHED, Cursor
 from acms.events.follow import Followed
@@ -210,5 +218,5 @@ async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
 
 async def test_a_cursor_behind_the_end_of_the_log_is_refused(storage: Storage) -> None:
     context = await create_log(storage)
-    with pytest.raises(ValidationError, match="ends at version 0"):
+    with pytest.raises(NotFoundError, match="ends at version 0"):
         await follow_log(storage, context.id, 1)

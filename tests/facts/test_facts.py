@@ -17,6 +17,7 @@ from acms import (
     EntryNotFoundError,
     Fact,
     Kind,
+    NotFoundError,
     Origin,
     State,
     ValidationError,
@@ -139,7 +140,7 @@ async def test_facts_are_found_by_address_and_type(storage: Storage) -> None:
 async def test_a_session_that_does_not_exist_yet_knows_nothing(storage: Storage) -> None:
     session = session_on(storage)
     assert await session.facts() == await session.facts(scope="namespace") == []
-    with pytest.raises(ValidationError):
+    with pytest.raises(NotFoundError):
         await session.at(1).facts()
     for wrong in ({"scope": "world"}, {"subject": 3}, {"fact_type": "\0"}):
         with pytest.raises(ValidationError):

@@ -121,10 +121,9 @@ def test_markers_have_a_limit() -> None:
 # ── numbers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0, 0), (4000, 4000), (100.0, 100), (10**8, 10**8)])
-def test_a_budget_is_a_whole_number_of_zero_or_more(value: float, expected: int) -> None:
-    assert validation.validate_budget(value) == expected
-    assert isinstance(validation.validate_budget(value), int)
+@pytest.mark.parametrize("value", [0, 4000, 10**8])
+def test_a_budget_is_a_whole_number_of_zero_or_more(value: int) -> None:
+    assert validation.validate_budget(value) == value
 
 
 @pytest.mark.parametrize(
@@ -133,6 +132,7 @@ def test_a_budget_is_a_whole_number_of_zero_or_more(value: float, expected: int)
         -1,
         -0.5,
         0.5,
+        100.0,
         float("nan"),
         float("inf"),
         float("-inf"),

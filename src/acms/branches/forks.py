@@ -252,7 +252,7 @@ async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
 async def version_of(storage: StorageBackend, context: str, at: int | str | None) -> int:
     """Return the version that a number or a tag names, or the newest one for None.
 
-    Raises `ValidationError` for a version after the end of the log, and `NotFoundError` for an unknown tag.
+    Raises `NotFoundError` for a version after the end of the log, and for an unknown tag.
     """
     return (await _resolve_version(storage, await storage.context(context), at))[0]
 
@@ -270,11 +270,8 @@ async def tag_version(
     """Name a version (the newest one for None) and return it; `move` takes the name from another version."""
     name = validate_tag_name(name)
     head = await storage.head(context)
-    number = head.version if version is None else validation.validate_integer(version, "version")
-    if number > head.version:
-        raise ValidationError(
-            f"the log ends at version {head.version}, {number} does not exist yet", field="version"
-        )
+    version = None if version is None else validation.validate_integer(version, "version")
+    number = read.version_of(head, version)
     value = {"version": number, "chain": await _chain_at_version(storage, context, head, number)}
     inherited = await _read_visible_tags(storage, await storage.context(context))
 
@@ -297,6 +294,7 @@ async def tag_version(
 
 async def remove_tag(storage: StorageBackend, context: str, name: str) -> None:
     """Remove a tag that this context gave. The tags of its ancestors cannot be removed here."""
+    name = validation.validate_name(name, "name")
 
     def drop_tag(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         own_tags: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
@@ -338,6 +336,7 @@ async def _resolve_version(
     head = await storage.head(context.id)
     if not isinstance(at, str):
         return read.version_of(head, None if at is None else validation.validate_integer(at, "at")), head
+    at = validation.validate_name(at, "at")
     tags = await _read_visible_tags(storage, context)
     if at not in tags:
         raise _unknown_tag_error(at, tags)

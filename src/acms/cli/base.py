@@ -281,21 +281,13 @@ def parse_version(version: str | int) -> int:
 async def resolve_version(storage: StorageBackend, context_id: str, text: str) -> int:
     """Return the version that 12, v12 or a tag names; a tag with the name v12 goes first."""
     if text.isdecimal():
-        return await _find_version(storage, context_id, int(text))
+        return await forks.version_of(storage, context_id, int(text))
     try:
         return await forks.version_of(storage, context_id, text)
     except NotFoundError:
         if not _VERSION.fullmatch(text):
             raise
-    return await _find_version(storage, context_id, parse_version(text))
-
-
-async def _find_version(storage: StorageBackend, context_id: str, version: int) -> int:
-    """Return a version of a log; one after its end is not found, like an unknown tag."""
-    try:
-        return await forks.version_of(storage, context_id, version)
-    except ValidationError as error:
-        raise NotFoundError(str(error).removeprefix(f"{error.field}: ")) from error
+    return await forks.version_of(storage, context_id, parse_version(text))
 
 
 def _check_version(version_or_tag: str | None) -> str | None:

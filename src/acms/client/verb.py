@@ -57,6 +57,8 @@ class Remote:
     def __init__(self, log: Log, at: int | str | None = None) -> None:
         self.log = log
         self._at = at
+        #: Whether the service is known to have its tag or version.
+        self.exists = at is None
 
     @property
     def ends_at(self) -> int | str | None:
@@ -69,16 +71,18 @@ class Remote:
 
 
 async def resolve_end_version(remote: Remote) -> int | None:
-    """Return the version at which a view ends; a tag is resolved once, and `NotFoundError` raised if it is unknown."""
-    if not isinstance(remote.ends_at, str):
-        return remote.ends_at
+    """Return the version at which a view ends; the service is asked once, `NotFoundError` if it does not have it."""
+    at = remote.ends_at
+    if remote.exists:
+        return None if at is None else int(at)
     context = await remote.log.find()
     if context is None:
         raise validation.missing_session_error(remote.log.session_id, UnwrittenError)
     path = build_api_path("contexts", context, "stats")
-    answer = await remote.log.transport.call("GET", path, query={"atTag": remote.ends_at})
+    query = {"atTag" if isinstance(at, str) else "atVersion": at}
+    answer = await remote.log.transport.call("GET", path, query=query)
     version = nouns.read_typed_field(int, answer.data, "version")
-    remote.ends_at = version
+    remote.ends_at, remote.exists = version, True
     return version
 
 
@@ -226,8 +230,11 @@ class ServiceOperation(Generic[R]):
         context = await (self.context(remote, arguments) if self.context else remote.log.find())
         if context is None:
             raise validation.missing_session_error(remote.log.session_id, UnwrittenError)
-        if not self.timeless and remote.ends_at is not None:
-            fields["at_version"] = remote.ends_at
+        if remote.ends_at is not None:
+            if self.timeless:
+                await resolve_end_version(remote)
+            else:
+                fields["at_version"] = remote.ends_at
         if self.pages:
             fields["limit"] = 500  # the largest page of the service
         transport = remote.log.transport

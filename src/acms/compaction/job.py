@@ -167,9 +167,11 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
     version = validation.validate_integer(version, "version", minimum=1)
     while True:
         context = await shared.find()
-        entry = None if context is None else await _read_entry_at_version(storage, context, version)
-        if context is None or entry is None:
-            raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
+        if context is None:
+            raise validation.missing_version_error(0, version)
+        entry = await _read_entry_at_version(storage, context, version)
+        if entry is None:
+            raise validation.missing_version_error((await storage.head(context)).version, version)
         if is_merge_record(entry):
             return await undo_merge(shared, writer, context, entry)
         if not entry.replaces:
@@ -253,14 +255,15 @@ async def expand_summary(
     storage: StorageBackend, context: str | None, at: int | None, version: int
 ) -> list[Entry]:
     """Return the entries that a summary replaced, as they were read just before it."""
-    summary: Entry | None = None
-    if context is not None:
-        read.check_version(await storage.head(context), at)
-        summary = await _read_entry_at_version(storage, context, version)
-    is_summary = summary is not None and summary.kind is Kind.SUMMARY and summary.replaces
-    is_later = at is not None and version > at
-    if context is None or summary is None or not is_summary or is_later:
-        raise EntryNotFoundError(f"there is no summary at v{version}")
+    newest = 0 if context is None else read.version_of(await storage.head(context), at)
+    if context is None or version > newest:
+        raise validation.missing_version_error(newest, version)
+    summary = await _read_entry_at_version(storage, context, version)
+    if summary is None or summary.kind is not Kind.SUMMARY or not summary.replaces:
+        raise EntryNotFoundError(
+            f"there is no summary at v{version}",
+            options=("list the compactions: each names the version of its summary",),
+        )
     # Entries that were already inactive before the summary are not part of it.
     replacing_before = await storage.read(context, at=version - 1, replacing=True)
     replacements_before = Replacements(replacing_before)

@@ -132,6 +132,10 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "ask a context whose namespace is that of a user or a project",
         ),
         ('insert="append" stores it at the end', '"insert": "append" stores it at the end'),
+        (
+            r"window\(budget\) shows the newest messages",
+            "GET /api/v1/contexts/{contextId}/window shows the newest messages",
+        ),
         ("give tool_call_id", "give toolCallId"),
         (r"give parts=\[ToolResult\(…\)\]", "give parts of the type of a tool's result"),
         ("give a text, tool_calls, tool_call_id or parts", "give content, toolCalls, toolCallId or parts"),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from acms.errors import ValidationError
 from acms.events.cursor import Cursor
 from acms.events.pages import PAGE_ENTRIES, Page, Span, page_reader
-from acms.log.validation import PAGE
+from acms.log.validation import PAGE, missing_version_error
 from acms.model import UNFINISHED, WEBHOOK, Head, Job, JobQuery
 from acms.ports import StorageBackend
 from acms.privacy.redactor import Redactor
@@ -25,13 +24,11 @@ HEARTBEAT_SECONDS = 15.0
 
 
 async def parse_cursor(storage: StorageBackend, context: str, after: str | int) -> Cursor:
-    """Return a cursor that is checked against the log; `ValidationError` when the log ends before it."""
+    """Return a cursor that is checked against the log; `NotFoundError` when the log ends before it."""
     cursor = Cursor.read(after)
     head = await storage.head(context)
     if cursor.version > head.version:
-        raise ValidationError(
-            f"the log ends at version {head.version}, {cursor.version} does not exist yet", field="after"
-        )
+        raise missing_version_error(head.version, cursor.version)
     return cursor
 
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import SessionNotFoundError
 from acms.knowledge import Fact
 from acms.log.doubt import doubt_labels, outdated_summary_labels, versions_of_ids
 from acms.log.facts import collect_facts, valid_times
 from acms.log.in_force import LONG_RUN, Replacements, effective_sequence
-from acms.log.validation import PROFILE
+from acms.log.validation import PROFILE, missing_version_error
 from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, Span, State
 from acms.ports import StorageBackend
@@ -21,16 +21,16 @@ SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 
 
 def version_of(head: Head, at: int | None) -> int:
-    """Return the version to read: `at`, or the newest for None; raise `ValidationError` if it does not exist yet."""
+    """Return the version to read: `at`, or the newest for None; raise `NotFoundError` if it does not exist yet."""
     if at is None:
         return head.version
     if at > head.version:
-        raise ValidationError(f"the log ends at version {head.version}, {at} does not exist yet", field="at")
+        raise missing_version_error(head.version, at)
     return at
 
 
 def check_version(head: Head, at: int | None) -> None:
-    """Raise `ValidationError` if a log does not reach a version."""
+    """Raise `NotFoundError` if a log does not reach a version."""
     version_of(head, at)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log.native_items import item_text
 from acms.model import Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
@@ -37,6 +37,9 @@ RECORD_NAME_CHARS = 64
 RECORD_BYTES = 65_536
 PAGE = 500
 BUDGET = 100_000_000
+SHOWN_CHARS = 64
+"""Characters of a wrong value that an error shows."""
+_TIME_OPTIONS = ("give a time with its zone, such as 2026-03-14T09:00:00Z",)
 
 E = TypeVar("E", bound="StrEnum")
 _CUSTOM_MARKER = re.compile(r"custom:[A-Za-z0-9_.-]{1,64}\Z")
@@ -94,6 +97,18 @@ def validate_name(value: object, field: str) -> str:
     return checked
 
 
+def validate_query(value: object, field: str = "query") -> str:
+    """Return the text to search for; a blank one is refused, because it matches nothing."""
+    checked = validate_text(value, field)
+    if not checked.strip():
+        raise ValidationError(
+            "must not be blank",
+            field=field,
+            options=("say in a few words what to look for", "window(budget) shows the newest messages"),
+        )
+    return checked
+
+
 def namespace_name(value: object, field: str = "namespace") -> str:
     """Return the name of a namespace for sessions; the reserved namespace of the service is refused."""
     checked = validate_name(value, field)
@@ -140,6 +155,14 @@ def missing_session_error(
     )
 
 
+def missing_version_error(newest: int, version: int) -> NotFoundError:
+    """Return the error for a version after the newest one of a log."""
+    return NotFoundError(
+        f"the log ends at version {newest}, {version} does not exist yet",
+        options=(f"give a version from 0 to {newest}",),
+    )
+
+
 def same_namespace(requested: str, actual: str, id: str) -> None:
     """Raise `ValidationError` if a log that was found by its id is in another namespace than the requested one."""
     if requested not in (UNNAMED, actual):  # a caller that names no namespace may open any log by its id
@@ -177,7 +200,7 @@ def parse_choice(value: object, kind: type[E], field: str) -> E:
     allowed = ", ".join(member.value for member in kind)
     if not isinstance(value, str):
         raise ValidationError(f"must be one of {allowed}, not {type(value).__name__}", field=field)
-    raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
+    raise ValidationError(f"{value[:SHOWN_CHARS]!r} is not one of {allowed}", field=field)
 
 
 def require_role_first(role: object, *contents: object) -> None:
@@ -251,16 +274,7 @@ def validate_labels(values: Iterable[str], field: str = "labels") -> tuple[str, 
 
 def validate_budget(value: object, field: str = "token_budget", *, minimum: int = 0) -> int:
     """Return a token budget: a whole number, `minimum` or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
-    if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
-        raise ValidationError(f"must be a whole number, not {value}", field=field)
-    if value < minimum:
-        limit = f"must be at least {minimum}" if minimum else "must not be negative"
-        raise ValidationError(f"{limit}, was {value}", field=field)
-    if value > BUDGET:
-        raise ValidationError(f"must be at most {BUDGET}", field=field)
-    return int(value)
+    return validate_integer(value, field, minimum=minimum, maximum=BUDGET)
 
 
 def validate_fraction(value: object, field: str) -> float:
@@ -287,11 +301,13 @@ def parse_moment(value: datetime | str, field: str = "created_at") -> datetime:
         try:
             value = datetime.fromisoformat(value)
         except ValueError as error:
-            raise ValidationError(f"{value!r} is not an ISO 8601 time", field=field) from error
+            message = f"{value[:SHOWN_CHARS]!r} is not an ISO 8601 time"
+            raise ValidationError(message, field=field, options=_TIME_OPTIONS) from error
     if not isinstance(value, datetime):
-        raise ValidationError(f"must be a datetime, not {type(value).__name__}", field=field)
+        message = f"must be a time, not {type(value).__name__}"
+        raise ValidationError(message, field=field, options=_TIME_OPTIONS)
     if value.tzinfo is None:
-        raise ValidationError("must be an aware time: add a time zone", field=field)
+        raise ValidationError("must be an aware time: add a time zone", field=field, options=_TIME_OPTIONS)
     try:
         return value.astimezone(UTC)
     except OverflowError as error:

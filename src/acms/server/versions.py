@@ -6,8 +6,9 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from acms.errors import ValidationError
+from acms.errors import NotFoundError, ValidationError
 from acms.log import validation
+from acms.log.read import version_of
 from acms.model import Head, Kind
 from acms.ports import StorageBackend
 from acms.server.operation import Call, Query
@@ -55,8 +56,8 @@ async def resolve_version(
 ) -> int | None:
     """Return the version that a version, a message position or a tag names, or None if none is given.
 
-    `side` begins the names of the parameters in errors. Raises `ValidationError` if more than one is given or the log
-    is shorter, and `NotFoundError` for an unknown tag.
+    `side` begins the names of the parameters in errors. Raises `ValidationError` if more than one is given, and
+    `NotFoundError` for an unknown tag or if the log is shorter.
     """
     number_given = sum(value is not None for value in (version, message, tag))
     if number_given == 0:
@@ -70,16 +71,12 @@ async def resolve_version(
         return await forks.version_of(session.storage, context, validation.validate_name(tag, f"{side}Tag"))
     head = await session.storage.head(context)
     if version is not None:
-        if version > head.version:
-            raise ValidationError(
-                f"the log ends at version {head.version}, {version} does not exist yet",
-                field=f"{side}Version",
-            )
-        return version
+        return version_of(head, version)
     assert message is not None
     if message > head.messages:
-        raise ValidationError(
-            f"the log has {head.messages} messages, {message} does not exist yet", field=f"{side}Message"
+        raise NotFoundError(
+            f"the log has {head.messages} messages, message {message} does not exist yet",
+            options=(f"give a number of messages from 0 to {head.messages}",),
         )
     return await _version_of_message(session.storage, head, message)
 

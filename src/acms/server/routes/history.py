@@ -11,7 +11,7 @@ from pydantic import Field
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
 from acms.log.in_force import Replacements, anchor_version, effective_sequence
-from acms.log.read import replacements_at
+from acms.log.read import check_version, replacements_at
 from acms.model import Entry, Kind
 from acms.nouns import WHEN_GIVEN, encode_noun
 from acms.ports import StorageBackend
@@ -154,10 +154,7 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
         raise ValidationError("must be a version, a whole number from 0", field="version")
     version, storage = int(text), session.storage
     head = await storage.head(context)
-    if version > head.version:
-        raise ValidationError(
-            f"the log ends at version {head.version}, {version} does not exist yet", field="version"
-        )
+    check_version(head, version)
     replacements = await replacements_at(storage, context, head, version)
     entries = await _read_active_entries(
         storage, context, replacements, version, query.cursor, query.limit + 1
