@@ -75,6 +75,25 @@ async def test_what_was_answered_outlives_a_kill_and_other_sessions_find_it(tmp_
         assert "We deploy on Tuesdays." in text_of(found)
 
 
+def test_what_was_asked_before_the_end_of_stdin_is_answered(tmp_path: Path) -> None:
+    command = [sys.executable, *_mcp_command(f"sqlite:///{tmp_path / 'memory.db'}", "one")]
+    lines: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": HELLO},
+        {"method": "notifications/initialized"},
+    ]
+    for number, text in enumerate(("We deploy on Tuesdays.", "One\0two.", "We use Redis."), 2):
+        params = {"name": "remember", "arguments": {"text": text}}
+        lines.append({"id": number, "method": "tools/call", "params": params})
+    stdin = "".join([json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in lines])
+    done = subprocess.run(command, input=stdin.encode(), capture_output=True, timeout=60)
+    assert done.returncode == 0
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert sorted(answers) == [1, 2, 3, 4]
+    notes = [answers[id]["result"]["structuredContent"].get("notes") for id in (2, 3, 4)]
+    assert notes[0] is notes[2] is None
+    assert "NUL" in notes[1][0]
+
+
 def test_a_client_that_goes_away_ends_the_process(tmp_path: Path) -> None:
     command = [sys.executable, *_mcp_command(f"sqlite:///{tmp_path / 'memory.db'}", "one")]
     done = subprocess.run(command, input=b"not JSON\n\n", capture_output=True, timeout=60)
