@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from acms.model import Origin
+from acms.model import Origin, show_in_repr
 
 __all__ = [
     "Action",
@@ -94,6 +94,7 @@ class Doubt:
         return f"{DOUBT} rests on v{self.premise_version}, which v{self.version} {verb}]"
 
 
+@show_in_repr("version", "id", "confidence", "retired", "content")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """A distilled statement, with its address, its evidence and the time for which it was active."""

@@ -6,7 +6,7 @@ A *context* is one conversation's append-only log of *entries*. A caller makes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -27,6 +27,7 @@ __all__ = [
     "Entry",
     "Expect",
     "Failed",
+    "Grant",
     "Head",
     "Hit",
     "Job",
@@ -61,6 +62,8 @@ __all__ = [
     "Text",
     "ToolCall",
     "ToolResult",
+    "Webhook",
+    "show_in_repr",
 ]
 
 Json: TypeAlias = Any
@@ -83,6 +86,38 @@ def _empty_mapping() -> Mapping[str, Json]:
 
 
 T = TypeVar("T")
+
+
+_REPR_CHARS = 40
+"""Characters of a text in a repr: an id, or the beginning of a sentence."""
+
+
+def show_in_repr(*names: str) -> Callable[[type[T]], type[T]]:
+    """Return a class decorator: the repr is one short line with these fields, of a collection only its size.
+
+    Fields that are None are left out.
+    """
+
+    def describe(self: object) -> str:
+        values = [(name, getattr(self, name)) for name in names]
+        fields = [f"{name}={_shorten_value(value)}" for name, value in values if value is not None]
+        return f"<{type(self).__name__} {', '.join(fields)}>"
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.__repr__ = describe
+        return cls
+
+    return decorate
+
+
+def _shorten_value(value: object) -> str:
+    """Return a value for a repr: the beginning of a text, the size of a collection."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, str):
+        is_long = len(value) > _REPR_CHARS
+        return repr(f"{value[:_REPR_CHARS]}…" if is_long else value)
+    return str(len(value)) if isinstance(value, Sized) else repr(value)
 
 
 class Kind(StrEnum):
@@ -289,6 +324,7 @@ class Draft:
     metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
 
 
+@show_in_repr("version", "id", "kind", "role", "tokens", "state", "content")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(Draft):
     """One immutable record of a log."""
@@ -424,6 +460,7 @@ WEBHOOK = "webhook"
 """Kind of the jobs that deliver appended entries."""
 
 
+@show_in_repr("id", "kind", "state", "attempt", "error", "reason")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Work that a worker runs in the background."""
@@ -654,3 +691,30 @@ class KVPage:
     entries: tuple[KVEntry, ...]
     #: The `after` of the next page: the last key here; None after the last page.
     next_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A namespace of a service that is shared with a principal of its tenant."""
+
+    namespace: str
+    #: Id of a key, or of the first key that it replaces, or `oidc:` and the subject of an access token.
+    principal: str
+    #: read, write, share.
+    actions: tuple[str, ...]
+    created_at: datetime
+    #: Who shared it: a key, a subject; "" for the operator.
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An address that receives the entries appended to the logs of a tenant. Its secret is shown once, when added."""
+
+    id: str
+    url: str
+    #: Kinds of the entries that it receives.
+    events: tuple[str, ...]
+    #: Whether it may be in a private network and use plain HTTP; only the operator of the service can allow this.
+    private: bool = False
+    created_at: datetime

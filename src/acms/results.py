@@ -28,6 +28,7 @@ from acms.model import (
     Span,
     State,
     ToolResult,
+    show_in_repr,
 )
 from acms.prompt_types import SEPARATOR, Verdict, format_paragraph, prefix_speaker
 
@@ -44,7 +45,6 @@ __all__ = [
     "Diff",
     "Episode",
     "Erasure",
-    "Grant",
     "HistoryEntry",
     "HistoryPage",
     "IndexStats",
@@ -56,7 +56,6 @@ __all__ = [
     "Synced",
     "Tree",
     "Verdict",
-    "Webhook",
 ]
 
 
@@ -64,6 +63,7 @@ def _empty_mapping() -> Mapping[str, Json]:
     return MappingProxyType({})
 
 
+@show_in_repr("version", "position", "message_id", "tokens", "durability", "embedded", "repeated", "notes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceipt:
     """The stored form of one ingested message."""
@@ -85,6 +85,7 @@ class MessageReceipt:
     notes: tuple[str, ...] = ()
 
 
+@show_in_repr("appended", "replaced", "retracted", "unchanged", "inserted", "ignored", "erased", "notes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
     """The result of a synced list of messages, as ids; all changes were stored together."""
@@ -254,6 +255,10 @@ class Ledger:
     def _verdicts(self) -> Mapping[str, Verdict]:
         return self._compute_verdicts()
 
+    def __repr__(self) -> str:
+        shown = sum(1 for verdict in self._verdicts.values() if verdict.included)
+        return f"<Ledger {shown} shown, {self.omitted} left out, {len(self.warnings)} warnings>"
+
     def why(self, id: str) -> Verdict:
         """Return the verdict on an entry; raise `EntryNotFoundError` if the plan never saw it."""
         if not isinstance(id, str):
@@ -394,6 +399,7 @@ def resolve_speaker(actor: str | None, role: Role | None) -> str | None:
 _RESERVED_NAMES = frozenset(("", "fact", "summary", *Role))
 
 
+@show_in_repr("ordinal", "id", "status", "messages", "tokens", "first", "last", "reason", "summary")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """A contiguous span of messages that belong together."""
@@ -449,6 +455,7 @@ class Citation:
     at: datetime
 
 
+@show_in_repr("version", "id", "kind", "role", "tokens", "state", "in_force", "preview")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """One line of a session's history."""
@@ -467,6 +474,7 @@ class HistoryEntry:
     in_force: bool
 
 
+@show_in_repr("entries", "next_after")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPage:
     """A slice of a session's history, oldest first."""
@@ -493,20 +501,7 @@ class IndexStats:
 # ── contexts, forks, compactions, erasures ──────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """A namespace of a service that is shared with a principal of its tenant."""
-
-    namespace: str
-    #: Id of a key, or of the first key that it replaces, or `oidc:` and the subject of an access token.
-    principal: str
-    #: read, write, share.
-    actions: tuple[str, ...]
-    created_at: datetime
-    #: Who shared it: a key, a subject; "" for the operator.
-    by: str = ""
-
-
+@show_in_repr("key", "id", "namespace", "latest_version", "message_count", "total_tokens")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInfo:
     """The names of a session and the state of its log; over HTTP it is a context."""
@@ -539,6 +534,7 @@ class ContextInfo:
         return self.key or self.id
 
 
+@show_in_repr("sessions", "next_after")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
     """A page of sessions, newest first."""
@@ -601,6 +597,7 @@ class Tree:
         return f"<Tree of {self.branch.session_id!r}, {sum(1 for _ in self)} branches>"
 
 
+@show_in_repr("before", "after")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """An entry that differs on the other side: an edited message, a fact with another value."""
@@ -609,6 +606,7 @@ class Change:
     after: Entry
 
 
+@show_in_repr("added", "removed", "changed")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """Differences between the active entries of two sides, of one kind."""
@@ -626,6 +624,7 @@ class Delta:
         return ", ".join(f"{len(entries)} {name}" for name, entries in counts if entries) or "no difference"
 
 
+@show_in_repr("left", "right", "common", "messages", "facts", "summaries")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
     """The differences between the active entries of two logs or two versions, from the left side to the right one."""
@@ -685,6 +684,7 @@ class Lost:
     ids: tuple[str, ...] = ()
 
 
+@show_in_repr("version", "id", "tokens_before", "tokens_after", "preserved", "removed", "in_force", "summary")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
     """A summary that replaces, or once replaced, a stretch of the log."""
@@ -751,6 +751,7 @@ class Rewriting:
     unreached: tuple[str, ...] = ()
 
 
+@show_in_repr("ids", "cascaded", "remaining", "residue", "verified", "proof")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """The result of an erasure: the erased entries, and the checks made afterwards."""
@@ -775,19 +776,7 @@ class Erasure:
     unreached: tuple[str, ...] = UNREACHED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """An address that receives the entries appended to the logs of a tenant. Its secret is shown once, when added."""
-
-    id: str
-    url: str
-    #: Kinds of the entries that it receives.
-    events: tuple[str, ...]
-    #: Whether it may be in a private network and use plain HTTP; only the operator of the service can allow this.
-    private: bool = False
-    created_at: datetime
-
-
+@show_in_repr("cursor", "entry", "job")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent:
     """An event of a log: an appended entry or a changed job; exactly one of them is set."""

@@ -51,6 +51,7 @@ from tests.support.talk import (
     LONG_EPISODES,
     comparable_answers,
     contents_of,
+    full_text,
     ingest_texts,
     session_on,
     tool_turn,
@@ -154,7 +155,7 @@ async def test_t11_a_version_reads_the_same_whatever_comes_after_it(store: Any) 
     ids = await ingest_texts(session, *(f"the orders database, point {n}" for n in range(8)))
     context = await context_of(session)
     await append_drafts(store, context, draft_fact("orders uses PostgreSQL", sources=(ids[0],)))
-    before = {n: repr(await comparable_answers(session.at(n))) for n in range(10)}
+    before = {n: full_text(await comparable_answers(session.at(n))) for n in range(10)}
     await append_drafts(store, context, draft_summary(1, 4))
     await session.replace(ids[5], "the orders database, corrected")
     await session.retract(ids[6])
@@ -166,7 +167,7 @@ async def test_t11_a_version_reads_the_same_whatever_comes_after_it(store: Any) 
     await child.ingest("user", "and the child goes on")
     await (await session.fork(at=3, session_id="gone")).delete()
     for n, said_before in before.items():
-        assert repr(await comparable_answers(session.at(n))) == said_before
+        assert full_text(await comparable_answers(session.at(n))) == said_before
 
 
 async def test_t12_a_fork_during_appends_and_summaries_is_a_snapshot(store: Any) -> None:

@@ -66,6 +66,7 @@ from acms.text import chat_messages
 from tests.providers import validators
 from tests.support.fakes import FakeEmbedder
 from tests.support.sources import request
+from tests.support.talk import full_text
 
 VALID: dict[str, Callable[[Any], None]] = {
     "openai-chat": validators.openai_chat,
@@ -291,7 +292,7 @@ async def test_no_canary_comes_out_of_any_sink(
         )
         sink.take("episodes", *map(repr, await session.episodes()))
         diff = await fork.diff(session)
-        sink.take("diff", str(diff), repr(diff))
+        sink.take("diff", str(diff), full_text(diff))
         agents = ACMSSession("s", storage, config=settings, namespace="team")
         sink.take("agents", await agents.get_items())
         await agents.close()
@@ -339,7 +340,7 @@ async def test_no_canary_comes_out_of_any_sink(
 
         job = await session.compact(budget=600)
         made = None if silent else await session.wait(job)
-        sink.take("compaction", repr(made), repr(await session.compactions()))
+        sink.take("compaction", full_text(made), full_text(await session.compactions()))
         if made is not None:
             sink.take("expand", *map(repr, await session.expand(made.version)))
         sink.take("after", (await session.recall("orders", token_budget=2000)).text())

@@ -60,7 +60,7 @@ from acms.text import chat_messages
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
 from tests.support.provider import check_valid
-from tests.support.talk import Storage, comparable_items, log_of, session_on
+from tests.support.talk import Storage, comparable_items, full_text, log_of, session_on
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 MOST_SESSIONS = 4
@@ -487,7 +487,7 @@ class AlgebraStory(RuleBasedStateMachine):
         found.append(("episodes", await view.episodes()))
         found.append(("compactions", await view.compactions()))
         names = {repr(told.session.session_id): "@", told.context[2:]: "@"}
-        return [(verb, _rename_ids(verb, repr(what), names)) for verb, what in found]
+        return [(verb, _rename_ids(verb, full_text(what), names)) for verb, what in found]
 
     async def prompt(self, view: View, budget: int) -> Any:
         try:

@@ -245,6 +245,33 @@ def test_one_line_says_what_an_object_is_and_no_secret() -> None:
         assert repr(one) == line
 
 
+async def test_a_result_is_one_short_line() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        for text in ("We use PostgreSQL.\n" * 1000, "Lunch was at noon."):
+            id = await session.ingest("user", text)
+        fork = await session.fork(session_id="f")
+        synced = await session.sync([{"role": "user", "content": f"message {n}"} for n in range(99)])
+        edited = await session.replace(id, "x" * 10_000)
+        stated = await session.state("s" * 200, "a" * 200, "v" * 200, sources=[id])
+        job = await session.compact(preserve_recent_count=2)
+        items = await session.recall("PostgreSQL", budget=50)
+        diff = await session.diff(fork)
+        results: list[Any] = [
+            session.last_receipt, synced, await session.get(edited), stated, job, await session.wait(job),
+            await session.history(), (await session.history()).entries[0], (await session.episodes())[0],
+            diff, diff.messages, items, items.ledger, await session.get_session_stats(), await session.tree(),
+            (await session.forks())[0], await session.merge(fork, dry_run=True), await session.erase(edited),
+            await session.storage.sessions(namespace="default"),
+            *[event async for event in session.events(follow=False)][:3],
+        ]  # fmt: skip
+    for result in results:
+        assert len(repr(result)) < 400, repr(result)
+        assert "\n" not in repr(result)
+    assert repr(synced).startswith("<Synced appended=99, replaced=0, retracted=0, ")
+    shown = sum(verdict.included for verdict in items.ledger)
+    assert repr(items.ledger).startswith(f"<Ledger {shown} shown, ")
+
+
 async def test_an_item_shows_no_more_than_the_beginning_of_its_text() -> None:
     async with ACMS("s", "memory://", None) as session:
         await session.ingest(

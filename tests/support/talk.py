@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig, View
@@ -97,6 +98,16 @@ async def message_ids(session: ACMS) -> list[str]:
 def comparable_items(items: ContextItems) -> Any:
     """A plan with everything in it, as values that compare."""
     return list(items), items.budget, items.tokens, items.confidence, items.version
+
+
+def full_text(value: Any) -> str:
+    """Return every field of a result as text; its repr shows only the beginning."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = [f"{field.name}={full_text(getattr(value, field.name))}" for field in fields(value)]
+        return f"{type(value).__name__}({', '.join(named)})"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(full_text, value))}]"
+    return repr(value)
 
 
 async def comparable_answers(view: View, query: str = "orders database", budget: int = 300) -> Any:

@@ -14,7 +14,8 @@ from acms.cli.base import Session, Shell, create_group, define_command
 from acms.cli.render import Column, count_noun, fields_of
 from acms.errors import NotFoundError
 from acms.log.in_force import preview_text
-from acms.results import LogEvent, Webhook
+from acms.model import Webhook
+from acms.results import LogEvent
 
 events = create_group("events", "List the events of a session, or send events to URLs.", default="list")
 webhook = create_group("webhook", "Send events to URLs.", home=events)

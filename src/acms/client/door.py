@@ -16,11 +16,11 @@ from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.policy import HOLD, RETENTION, ResolvedPolicy
-from acms.model import Json
+from acms.model import Grant, Json
 from acms.nouns import to_camel_case
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
-from acms.results import ContextInfo, Erasure, Grant, SessionPage
+from acms.results import ContextInfo, Erasure, SessionPage
 from acms.storage.sessions import build_session_settings, parse_session_filter
 
 if TYPE_CHECKING:

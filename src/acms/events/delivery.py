@@ -42,11 +42,11 @@ from acms.model import (
     Kind,
     Lease,
     Retry,
+    Webhook,
 )
 from acms.nouns import format_instant
 from acms.ports import StorageBackend
 from acms.providers.http import Endpoint
-from acms.results import Webhook
 from acms.runtime.chance import chance
 from acms.storage.outbox import JOB
 

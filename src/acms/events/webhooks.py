@@ -19,12 +19,11 @@ from acms.events.signing import new_secret
 from acms.jobs import requests
 from acms.log import validation
 from acms.log.encoding import Entropy, draw_token
-from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, KVEntry
+from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, KVEntry, Webhook
 from acms.nouns import decode_noun, encode_noun
 from acms.observability.logging import log_event
 from acms.ports import HasOwnValues, ListingKV, Searchable, StorageBackend
 from acms.providers.http import Endpoint
-from acms.results import Webhook
 from acms.storage.kv import update_entry
 from acms.storage.outbox import JOB, WEBHOOKS
 from acms.storage.wrapper import WrapperStorage

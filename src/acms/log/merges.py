@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from acms.log.encoding import parse_entry_id
 from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_merge_record
-from acms.model import Entry, Kind
+from acms.model import Entry, Kind, show_in_repr
 from acms.prompt_types import prefix_speaker
 from acms.results import LINE, Change
 
@@ -110,6 +110,9 @@ class MergeConflict:
         return f"{self.kind} {self.subject} ({self.type}){resolution}{reason}"
 
 
+@show_in_repr(
+    "version", "ours", "theirs", "common", "dry_run", "appended", "changed", "retracted", "conflicts"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """The changes that a merge made, or would make, to this side; entries of the other side have their own ids."""

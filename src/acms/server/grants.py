@@ -15,9 +15,8 @@ from typing import Any
 
 from acms.errors import NotFoundError, ValidationError
 from acms.log import validation
-from acms.model import Json, KVEntry
+from acms.model import Grant, Json, KVEntry
 from acms.nouns import decode_noun, encode_noun
-from acms.results import Grant
 from acms.server.keys import Keys
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
 from acms.server.tenants import SERVICE_TENANT, Stores

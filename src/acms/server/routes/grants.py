@@ -8,8 +8,8 @@ from pydantic import Field
 
 from acms.errors import NotFoundError, PermissionDeniedError
 from acms.log import validation
+from acms.model import Grant
 from acms.nouns import encode_noun
-from acms.results import Grant
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.principal import Action
 from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data

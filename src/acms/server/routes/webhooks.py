@@ -9,9 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from acms.events.webhooks import KINDS, URL_CHARS, Told, Webhooks
-from acms.model import Job
+from acms.model import Job, Webhook
 from acms.nouns import encode_noun
-from acms.results import Webhook
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_page
 from acms.server.routes.jobs import filter_visible_jobs
