@@ -94,6 +94,10 @@ __all__ = [
 ]
 
 
+MESSAGE_CHARS = 2_000
+"""Characters of the message of an error: a wrong value that it quotes may have megabytes."""
+
+
 class ACMSError(Exception):
     """ACMS failed."""
 
@@ -104,7 +108,8 @@ class ACMSError(Exception):
     def __init__(
         self, message: str | None = None, *, retryable: bool | None = None, options: Sequence[str] = ()
     ) -> None:
-        super().__init__(message or type(self).__doc__ or self.code)
+        text = message or type(self).__doc__ or self.code
+        super().__init__(text if len(text) <= MESSAGE_CHARS else f"{text[:MESSAGE_CHARS]}…")
         if retryable is not None:
             self.retryable = retryable
         #: Actions that the caller can take, the most useful first.

@@ -72,17 +72,16 @@ __all__ = ["ACMS"]
 
 @trace_class
 class ACMS(View):
-    """Session-scoped context manager for agents.
+    """A session: the log of one conversation, which is stored, recalled from, forked and compacted through it.
 
-    `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
-    session; many objects and processes may share a session and a storage, which is a handle, or the URL or `Path` of a
-    storage that the session opens itself. With an `embedder` recall ranks by words and by meaning, with None by words
-    alone; "auto" is the local embedder if the extra `local` is installed, else None.
-    With a `reflector` closed episodes are distilled into facts in the background.
-    `name`, `labels` and `metadata` describe the session: `storage.sessions(where=…)` lists it by them. Values given
-    here replace the stored ones with the next write; "", [] and {} remove them.
-    A `reranker` scores the best candidates of a recall again, before the shown items are chosen. The session does not
-    close these providers; the caller does.
+    `session_id` names the conversation within its namespace; the first write creates its log. `storage` is the URL or
+    `Path` of a store, which the session opens itself, or an opened store. Many objects and processes may use the same
+    session and the same store.
+    With an `embedder`, recall ranks by words and by meaning; with None, by words alone. "auto" is the local embedder
+    if the extra `local` is installed, else None. A `reranker` scores the best candidates of a recall again.
+    A `reflector` distils closed episodes into facts, in the background. The caller closes these providers.
+    `name`, `labels` and `metadata` describe the session: `storage.sessions(where=…)` finds it by them. The next write
+    stores the values given here in place of the old ones; "", [] and {} remove them.
     """
 
     def __init__(
@@ -150,13 +149,9 @@ class ACMS(View):
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag.
 
-        A tag is looked up by the first use of the view, which stays there; `NotFoundError` lists the tags there are.
+        The first use of the view looks it up: `NotFoundError` if there is no such version or tag.
         """
-        named = isinstance(version, str)
-        return View(
-            self._shared,
-            validation.validate_name(version, "at") if named else validation.validate_integer(version, "at"),
-        )
+        return View(self._shared, validation.validate_place(version, "at"))
 
     async def wait_pending(self) -> None:
         """Wait until missing vectors have been requested and all jobs of this process are done.
@@ -204,6 +199,8 @@ class ACMS(View):
         repeated call changes nothing and returns the id of the first one. Raises `ValidationError` with the field at
         fault, `IdempotencyMismatchError`, or a `StorageError`; then nothing was stored.
         """
+        if parts is not None:
+            validation.require_list(parts, "parts")
         fields: dict[str, Any] = {"markers": markers, "actor_id": actor_id, "metadata": metadata}
         fields.update(created_at=created_at, origin=origin)
         if isinstance(role, Mapping):
@@ -245,9 +242,9 @@ class ACMS(View):
         """Append messages in order, all or none; each is a mapping of the arguments of `ingest`, or a provider's own.
 
         `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key" or "id".
-        With `last_message`, the id of the newest message the caller has seen (None: there was none),
-        `PreconditionError` when another one came after it; facts and summaries may come. A list that is known in part
-        is for `sync`: here it is an `IdempotencyMismatchError`.
+        `last_message` is the id of the newest message that the caller has seen, or None if there was none. If the log
+        has a newer message, `PreconditionError` is raised; newer facts and summaries are allowed. A list that is stored
+        in part raises `IdempotencyMismatchError`: use `sync`.
         """
         checked = check_list(messages, validation.BATCH)
         renamed: tuple[str, ...] = ()
@@ -525,19 +522,19 @@ class ACMS(View):
         await self.internals.open_renders().clear()
 
     async def clear(self, *, reason: str = "cleared") -> int:
-        """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.
+        """Retract every active entry and return the version of the retraction, 0 for an empty session.
 
-        What the profile of the namespace knows from messages of this session alone is retired too.
+        Facts that the profile of the namespace has from this session alone are retired too.
         """
         return await rewrite.retract_all(self._shared, self._writer, reason=reason)
 
     async def replace(self, message_id: str, content: str, *, sha256: str | None = None) -> str:
         """Correct the text of a message and return the id of the new entry.
 
-        The correction is read at the old place, with the old role, tool calls and metadata; history keeps both. The id
-        of the original also names its newest edit. Facts that were made from the old text are retired. With `sha256`,
-        in hex, of the text that is corrected, `PreconditionError` when it says something else by now. `GoneError` when
-        the message was retracted or its content is gone.
+        Reads show the new text at the place of the old one, with the same role, tool calls and metadata; `history`
+        shows both. The id of the original also names its newest edit. Facts made from the old text are retired.
+        `sha256` is the hash, in hex, of the text that the caller means to correct: `PreconditionError` if the text has
+        changed. Raises `GoneError` if the message was retracted or its content is gone.
         """
         return await rewrite.replace_message(self._shared, self._writer, message_id, content, sha256=sha256)
 
@@ -599,10 +596,10 @@ class ACMS(View):
         return await merge.merge_session(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
-        """Name a version, the newest by default, and return it; `ConflictError` if the name has another version.
+        """Name a version, the newest by default, and return it.
 
-        A fork knows the tags it inherited. With `move` a name may be given to another version.
-        `ValidationError` for a name that reads as a version, such as 12 or v12.
+        `ConflictError` if another version has the name, unless `move` is set; `ValidationError` for a name that reads
+        as a version, such as 12 or v12. A fork inherits tags.
         """
         from acms.branches import forks
 
@@ -611,7 +608,7 @@ class ACMS(View):
         )
 
     async def untag(self, name: str) -> None:
-        """Take a name off its version; `NotFoundError` when this session did not give it."""
+        """Remove a tag; `NotFoundError` if this session has not given it, even if it inherited it."""
         from acms.branches import forks
 
         await forks.remove_tag(self._shared.storage, await self._shared.written(), name)
@@ -635,7 +632,7 @@ class ACMS(View):
         """Request a summary of the older part of the log now, whatever the threshold; return the job.
 
         `overrides` are fields of `CompactionPolicy` for this run only. If a requested compaction is in progress, its
-        job is returned, or `ConflictError` raised if its settings differ; an automatic one gives way or ends first.
+        job is returned; if its settings differ, `ConflictError` is raised.
         """
         from acms.compaction import job as compaction
 
@@ -644,9 +641,9 @@ class ACMS(View):
     async def reflect(self) -> Job:
         """Request a reflection on all closed episodes now, including those usually too short; return the job.
 
-        The open episode is not read: close it first. Edits of messages read before are read. The call waits for a
-        reflection in progress, as that may skip short episodes, but not for the new one: use `wait`. Without a
-        reflector of its own the session uses the offline one, which every worker has.
+        It reads closed episodes and edits of older messages; to have the open episode read, close it first. A
+        reflection in progress ends before the new one is requested; `wait` waits for the new one. A session without a
+        reflector uses the offline one.
         """
         from acms.facts import request
 
@@ -779,6 +776,7 @@ class ACMS(View):
         from acms.erasure import erase as erasure
 
         validation.validate_name(validation.validate_id_or_key(id), "id")
+        validation.require_flag(verify, "verify")
         shared = self._shared
         context, mode = await shared.written(), shared.config.privacy.mode
         erased = await erasure.erase_entries(

@@ -108,15 +108,13 @@ class View:
     ) -> ContextItems:
         """Return the items that the model should see for a query, within a hard token budget.
 
-        Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
-        `item.score`. Facts are those active in this log and in the profile of the namespace; at a past version the
-        profile, which has versions of its own, is left out. An expired fact is left out, one that will begin or end
-        says when; at a past version this is as of its newest message. A past message that states something a newer fact
-        replaced is left out, or cut to the part that still holds, unless `include_superseded`, which also shows
-        expired facts.
-        The latest message is always included, cut and flagged if necessary, unless it is the query itself, is excluded,
-        or the current episode was not requested; below 6 tokens nothing is. `exclude` names entry ids. A tool call and
-        its answers come together.
+        Order: facts, past messages and summaries, then the current episode, each oldest first; `item.rank` counts from
+        the best. Facts are those of this log and of the namespace's profile, which is left out at a past version.
+        Expired facts are left out, and so is a past message, or the part of it, that a newer fact contradicts;
+        `include_superseded` shows them. A fact with a limited time says when it begins or ends.
+        The newest message is always included, and cut if necessary. It is left out if it is the query itself, if
+        `exclude`, a list of entry ids, names it, or without `include_current_episode`. A budget below 6 tokens returns
+        nothing. A tool call and its answers come together.
         With `relevant_only` the current episode has no reserved share: its messages compete by relevance like all
         others. Use it for a prompt that shows the newest messages itself.
         With `scope="namespace"` all sessions of a named namespace except private ones are searched as if they were one
@@ -140,15 +138,15 @@ class View:
             recall = self.internals.build_recall(query, budget)
         recall = replace(
             recall,
-            include_current=include_current_episode,
+            include_current=validation.require_flag(include_current_episode, "include_current_episode"),
             min_relevance=validation.validate_fraction(min_relevance, "min_relevance"),
             exclude=frozenset(validation.validate_ids(exclude, "exclude")),
             floor=config.current_episode_budget_pct,
             namespace=self.internals.namespace_to_search(scope),
             where=None if where is None else request.parse_filter(where),
             limit=None if limit is None else validation.validate_integer(limit, "limit", minimum=1),
-            include_superseded=bool(include_superseded),
-            only_relevant=bool(relevant_only),
+            include_superseded=validation.require_flag(include_superseded, "include_superseded"),
+            only_relevant=validation.require_flag(relevant_only, "relevant_only"),
         )
         return await self.internals.run_recall(recall)
 
@@ -160,7 +158,7 @@ class View:
         """
         shared = self._shared
         budget = validation.validate_budget(budget, "budget")
-        roles = [validation.parse_choice(role, Role, "keep") for role in keep]
+        roles = validation.parse_roles(keep, "keep")
         context = await self._find()
         if context is None:
             return shared.report_plan("window", self.internals.plan_nothing(budget))
@@ -316,9 +314,8 @@ class View:
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
         of the namespace's profile are listed; the namespace "default", shared by unrelated sessions, has none.
 
-        A fact is active also before its `valid_from` and after its `valid_to`. `valid_at` lists instead the facts
-        valid at a moment, `as_of` those known at a version or at a time; both together list the facts known then
-        as valid at the moment.
+        A fact is active also before its `valid_from` and after its `valid_to`. `valid_at` limits the list to facts that
+        are true at a moment. `as_of` is a version or a time: the list is the one that would have been returned then.
         """
         from acms.facts import request as facts
 
@@ -351,6 +348,7 @@ class View:
         self, scope: str, history: bool, as_of: int | datetime | None, valid_at: datetime | None
     ) -> int | None:
         """Return the version at which facts are read; raise `ValidationError` if the arguments contradict."""
+        validation.require_flag(history, "history")
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self.internals.at is not None:
@@ -448,7 +446,7 @@ class View:
         if isinstance(other, View):
             other_side = forks.Side(other._shared, other.ends_at)
         else:
-            other_side = forks.Side(self._shared, other)
+            other_side = forks.Side(self._shared, validation.validate_place(other, "other"))
         return await forks.diff_sessions(this_side, other_side)
 
     async def compactions(self) -> list[Compaction]:

@@ -44,9 +44,9 @@ async def test_versions_and_tags_of_one_session_are_sides_too(storage: Storage) 
         assert (delta.left, delta.right, delta.common) == ("user_123 v3", "user_123 v2", 2)
     assert contents_of((await session.at(1).diff("start")).messages.added) == ["b"]
     assert contents_of((await session.at(0).diff(session)).messages.added) == ["a", "b", "c"]
-    with pytest.raises(ValidationError):
+    with pytest.raises(NotFoundError, match="ends at version 3"):
         await session.diff(9)
-    with pytest.raises(ValidationError):
+    with pytest.raises(NotFoundError):
         await session.at(9).diff(session)
     with pytest.raises(NotFoundError, match="there are: start"):
         await session.diff("nowhere")

@@ -269,6 +269,7 @@ async def tag_version(
 ) -> int:
     """Name a version (the newest one for None) and return it; `move` takes the name from another version."""
     name = validate_tag_name(name)
+    validation.require_flag(move, "move")
     head = await storage.head(context)
     version = None if version is None else validation.validate_integer(version, "version")
     number = read.version_of(head, version)

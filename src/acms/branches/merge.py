@@ -18,6 +18,7 @@ from acms.branches.forks import Side
 from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
 from acms.errors import ConflictError, GoneError, MergeConflictError, ValidationError
+from acms.log import validation
 from acms.log.known import hash_sensitive_key
 from acms.log.merges import MergeConflict, Merged, MergeStrategy
 from acms.log.policy import PRIVATE
@@ -54,6 +55,7 @@ async def merge_session(
     if strategy not in get_args(MergeStrategy):
         strategies = ", ".join(get_args(MergeStrategy))
         raise ValidationError(f"{strategy!r} is not one of {strategies}", field="strategy")
+    validation.require_flag(dry_run, "dry_run")
     attempts = 0
     while True:
         try:

@@ -44,7 +44,7 @@ from acms.knowledge import Fact
 from acms.log import foreign, validation
 from acms.log.merges import Merged, MergeStrategy
 from acms.log.policy import ResolvedPolicy
-from acms.model import ANY, ONCE, Entry, Job, JobState, Json, Part, Privacy, Role
+from acms.model import ANY, ONCE, Entry, Job, JobState, Json, Part, Privacy
 from acms.nouns import decode_noun, to_camel_case, write_part
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.results import (
@@ -145,12 +145,22 @@ def _prepare_fact(remote: Remote, arguments: CallArguments) -> CallArguments:
     }
 
 
+def _prepare_facts(remote: Remote, arguments: CallArguments) -> CallArguments:
+    validation.require_flag(arguments["history"], "history")
+    return _format_times(remote, arguments)
+
+
+def _prepare_erase(_: Remote, arguments: CallArguments) -> CallArguments:
+    validation.require_flag(arguments["verify"], "verify")
+    return arguments
+
+
 def _prepare_expand(_: Remote, arguments: CallArguments) -> CallArguments:
     return {"version": str(validation.validate_integer(arguments["version"], "version"))}
 
 
 def _prepare_window(remote: Remote, arguments: CallArguments) -> CallArguments:
-    keep = ",".join([validation.parse_choice(role, Role, "keep") for role in arguments["keep"]]) or None
+    keep = ",".join(validation.parse_roles(arguments["keep"], "keep")) or None
     return {
         "budget": validation.validate_budget(arguments["budget"], "budget"),
         "keep": keep,
@@ -241,7 +251,7 @@ class Reads:
     facts = define_verb(
         View.facts,
         ServiceOperation(
-            "GET facts", make_list_reader(Fact), prepare=_format_times, context=_context_of_facts, pages=True
+            "GET facts", make_list_reader(Fact), prepare=_prepare_facts, context=_context_of_facts, pages=True
         ),
     )
     renders = define_verb(
@@ -323,7 +333,8 @@ class RemoteView(Remote, Reads):
                 "other_version": await resolve_end_version(other),
             }
         else:
-            query = {"other_tag" if isinstance(other, str) else "other_version": other}
+            place = validation.validate_place(other, "other")
+            query = {"other_tag" if isinstance(place, str) else "other_version": place}
         operation = ServiceOperation(
             "GET diff", lambda answer, remote: nouns.read_diff(answer.data, remote.session_id, right_name)
         )
@@ -423,7 +434,7 @@ def _write_message(arguments: Mapping[str, Any], prefix: str) -> dict[str, Json]
         if isinstance(values.get(name), str):
             values[name] = str(values[name]).lower()
     for name in ("markers", "tool_calls"):
-        if name in values and not isinstance(values[name], str):
+        if name in values and isinstance(values[name], Iterable) and not isinstance(values[name], str):
             values[name] = list(values[name])
     if "metadata" in values:
         values["metadata"] = validation.validate_metadata(values["metadata"], f"{prefix}metadata")
@@ -435,7 +446,7 @@ def _write_message(arguments: Mapping[str, Any], prefix: str) -> dict[str, Json]
 def _write_parts(parts: Iterable[Any], prefix: str) -> list[Json]:
     """Serialize the parts of a message; raise `ValidationError` for any other object."""
     serialized: list[Json] = []
-    for index, part in enumerate(parts):
+    for index, part in enumerate(validation.require_list(parts, f"{prefix}parts")):
         if not isinstance(part, Part):
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{prefix}parts[{index}]")
         serialized.append(write_part(part))
@@ -530,8 +541,8 @@ async def _find_job(remote: RemoteSession, arguments: CallArguments) -> Job:
 async def _wait_for_job(remote: RemoteSession, arguments: CallArguments) -> Compaction | None:
     """Poll a job at growing intervals until it ends; return its compaction, or None if it made none."""
     seconds, max_seconds = _POLLS
-    path = build_api_path("jobs", arguments["job"].id)
-    async with asyncio.timeout(arguments["timeout"]):
+    path = build_api_path("jobs", validation.require_job(arguments["job"]).id)
+    async with asyncio.timeout(validation.validate_timeout(arguments["timeout"])):
         while True:
             answer = await remote.log.transport.call("GET", path)
             job = read_noun(Job, answer.data)
@@ -581,7 +592,9 @@ class Writes:
         ServiceOperation("POST citations", _read_cited_ids, prepare=_find_citations, repeatable=False),
     )
     clear = define_verb(ACMS.clear, ServiceOperation("POST clear", _version, repeatable=False))
-    erase = define_verb(ACMS.erase, ServiceOperation("DELETE entries/{id}", make_noun_reader(Erasure)))
+    erase = define_verb(
+        ACMS.erase, ServiceOperation("DELETE entries/{id}", make_noun_reader(Erasure), prepare=_prepare_erase)
+    )
     fork = define_branching_verb(
         ACMS.fork, ServiceOperation("POST fork", _open_branch, prepare=_prepare_fork)
     )
@@ -710,6 +723,4 @@ class RemoteSession(RemoteView, Writes):
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""
-        if isinstance(version, str):
-            return RemoteView(self.log, validation.validate_name(version, "at"))
-        return RemoteView(self.log, validation.validate_integer(version, "at"))
+        return RemoteView(self.log, validation.validate_place(version, "at"))

@@ -143,9 +143,10 @@ async def wait_for_compaction(
     shared: SharedSession, context: str, job: Job, timeout: float | None
 ) -> Compaction | None:
     """Wait until a job has ended and return its compaction; None if it made none."""
+    job = validation.require_job(job)
     storage = shared.storage
     shared.start_worker()
-    async with asyncio.timeout(timeout):
+    async with asyncio.timeout(validation.validate_timeout(timeout)):
         current = await read_current_job(storage, job.id)
         while current.state not in _ENDED_STATES:
             await asyncio.sleep(POLL)

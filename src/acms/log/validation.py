@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log.native_items import item_text
-from acms.model import Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Job, Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -203,6 +203,12 @@ def parse_choice(value: object, kind: type[E], field: str) -> E:
     raise ValidationError(f"{value[:SHOWN_CHARS]!r} is not one of {allowed}", field=field)
 
 
+def parse_roles(values: Iterable[object], field: str) -> list[Role]:
+    """Return some roles; a string alone would be taken for its characters."""
+    _require_iterable(values, field, "roles")
+    return [parse_choice(value, Role, field) for value in values]
+
+
 def require_role_first(role: object, *contents: object) -> None:
     """Raise `ValidationError` if a list was passed in place of the role, or a text that no content follows."""
     if isinstance(role, list | tuple):
@@ -292,6 +298,28 @@ def validate_integer(value: object, field: str, *, minimum: int = 0, maximum: in
         raise ValidationError(f"must be at least {minimum}, was {value}", field=field)
     if not minimum <= value <= maximum:
         raise ValidationError(f"must be from {minimum} to {maximum}, was {value}", field=field)
+    return value
+
+
+def validate_place(value: object, field: str) -> int | str:
+    """Return the version or the tag that names a place of a log."""
+    return validate_name(value, field) if isinstance(value, str) else validate_integer(value, field)
+
+
+def require_job(value: object) -> Job:
+    """Return a job."""
+    if not isinstance(value, Job):
+        options = ("give the result of compact(), reflect() or job(id)",)
+        raise ValidationError(f"must be a job, not {type(value).__name__}", field="job", options=options)
+    return value
+
+
+def validate_timeout(value: object, field: str = "timeout") -> float | None:
+    """Return a number of seconds, or None for no limit."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ValidationError(f"must be a number of seconds, was {value!r}", field=field)
     return value
 
 

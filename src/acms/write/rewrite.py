@@ -32,6 +32,7 @@ async def retract_by_id(
 ) -> int:
     """Retract an entry, or its whole tool group; return the version of the retraction."""
     reason = validation.validate_name(reason, "reason")
+    validation.require_flag(alone, "alone")
     while True:
         context, target, replacements, head = await _find_target(shared, id)
         if is_merge_record(target):

@@ -59,7 +59,7 @@ class TreeBranch(Branch):
 class DiffQuery(Place):
     """The comparison: this context at a version, with another one or with another version of itself."""
 
-    other: str | None = None
+    other: Name | None = None
     """Id of the other context; by default the one in the path."""
     other_version: Version | None = None
     """Version of the other context; its newest by default."""
@@ -262,7 +262,7 @@ def _session_at_version(session: ACMS, version: int | None) -> Any:
 class MergeQuery(Query):
     """The merge to preview: another context of the same tree at a version, and the strategy for conflicts."""
 
-    other: str
+    other: Name
     """Id of the context to merge, from the same fork tree."""
     other_version: Version | None = None
     """Version of the other context; its newest by default."""

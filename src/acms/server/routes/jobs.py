@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from acms.compaction import job as compaction
-from acms.errors import NotFoundError, SessionNotFoundError
+from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.jobs import requests
 from acms.jobs.requests import COMPACT
 from acms.model import Job, JobQuery, JobState
@@ -120,6 +120,8 @@ async def list_jobs(call: Call[ListJobs, None]) -> Reply:
     `contextId` and `state` filter the list. Pass `nextCursor` as `cursor` for the next page.
     """
     query, tenant = call.query, call.tenant
+    if query.cursor is not None and not (query.cursor.isascii() and query.cursor.isdecimal()):
+        raise ValidationError("is no cursor of this list", field="cursor")
     if query.context_id is not None:
         await tenant.context(query.context_id)
     states = (JobState(query.state),) if query.state else ()

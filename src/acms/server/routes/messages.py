@@ -33,6 +33,7 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data, reply_with_page
 from acms.server.routes.contexts import build_etag_header
 from acms.server.tenants import Tenant
+from acms.server.versions import Version
 
 __all__ = ["BriefEntry", "operations"]
 
@@ -211,7 +212,7 @@ class StoredMessage(Entry):
 class ListMessages(Query):
     """The messages to list."""
 
-    cursor: int | None = None
+    cursor: Version | None = None
     """Version after which the page begins, or before which with `order=desc`: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
     """Largest number of items in the page."""
@@ -445,7 +446,7 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     storage = session.storage
     head = await storage.head(call.path["context_id"])
     kinds, one_more_than_page = (Kind.MESSAGE,), query.limit + 1
-    cursor = None if query.cursor is None else min(max(query.cursor, 0), head.version + 1)
+    cursor = None if query.cursor is None else min(query.cursor, head.version + 1)
     if query.order == "asc":
         entries = await storage.read(
             head.context, at=head.version, after=cursor or 0, kinds=kinds, limit=one_more_than_page
