@@ -19,7 +19,7 @@ from acms.acs import ACS
 from acms.contract import RenderRequest
 from acms.providers import LocalEmbedder, local
 from acms.recall import embeddings as module
-from acms.recall.request import PATIENCE, patience
+from acms.runtime.patience import PATIENCE, patience
 from tests.support.fakes import FakeEmbedder, hash_vector
 
 MODEL = "all-MiniLM-L6-v2-int8"

@@ -26,7 +26,7 @@ from acms.model import ContextDraft, ContextQuery
 from acms.recall import embeddings as module
 from acms.recall.embeddings import BATCH
 from acms.recall.reindex import reindex
-from acms.recall.request import patience
+from acms.runtime.patience import patience
 from acms.storage import MemoryStorage, WrapperStorage
 from tests.support.fakes import DIMENSION, FakeEmbedder, SeedEmbedder, hash_vector
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents_of, ingest_texts, session_on

@@ -34,7 +34,7 @@ from acms.errors import ACMSError, ConfigurationError, ProviderError, Validation
 from acms.model import Json, Privacy
 from acms.observability.logging import safe_error
 from acms.privacy.detect import redact_text
-from acms.recall.request import patience
+from acms.runtime.patience import patience
 from acms.view import View
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from acms.model import Origin as Trust
 from acms.model import Source as Origin
 from acms.privacy.detect import redact_text, strictest_mode
 from acms.prompt_types import prefix_speaker
-from acms.recall.request import patience
 from acms.results import ContextItem, ContextItems, resolve_speaker
+from acms.runtime.patience import patience
 from acms.runtime.threads import off_loop, pause_if_busy
 from acms.session import ACMS
 from acms.text.tokenizer import find_sentence_spans

@@ -31,7 +31,7 @@ from acms.observability.logging import log_event
 from acms.ports import Embedder, StorageBackend
 from acms.privacy.modes import mode_of
 from acms.providers.refusal import InputRefusedError
-from acms.recall.request import PATIENCE, patience
+from acms.runtime.patience import PATIENCE, patience
 from acms.storage import handles
 from acms.text.index_record import join_fact_names
 from acms.text.tokenizer import find_sentence_spans

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,13 +20,6 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.namespace import Namespaces
     from acms.recall.ranking import Ranking
     from acms.recall.reranker import Reranking
-
-PATIENCE = 2.0
-"""Seconds that a recall waits for vectors: enough to load the local model and embed a hundred short messages, or for
-one call of a remote model."""
-
-patience: ContextVar[float] = ContextVar("acms_patience", default=PATIENCE)
-"""Seconds that a recall waits here for vectors; callers with less time for an answer set it."""
 
 
 def parse_filter(mapping: object) -> Where | None:
