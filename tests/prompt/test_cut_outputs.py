@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acms import ACMS, FitError, Prompt, ToolCall, ToolResult, open_storage
-from acms.codecs import OpenAIChat
+from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.prompt.manifest import Manifest
 
 NAMES = [
@@ -272,3 +272,64 @@ async def test_an_error_before_any_message_of_the_history_says_so() -> None:
         prompt = Prompt(OpenAIChat("gpt-5")).system("Be brief. " * 100).history(session)
         with pytest.raises(FitError, match="no message of the history is among them"):
             await prompt.render(budget=100)
+
+
+@pytest.mark.parametrize("kind", ["user", "assistant", "external"])
+@pytest.mark.parametrize("budget", [1_000, 8_000])
+async def test_a_long_message_does_not_hide_what_was_said_before_it(kind: str, budget: int) -> None:
+    document = "\n".join(f"line {number}: shard {number} is backed up" for number in range(1_500))
+    async with ACMS("s", "memory://", None) as session:
+        for number in range(10):
+            await session.ingest("user", f"Remark {number} on gardens.")
+            await session.ingest("assistant", f"Fine {number}.")
+        origin = "external" if kind == "external" else None
+        await session.ingest("assistant" if kind == "assistant" else "user", document, origin=origin)
+        await session.ingest("user", "Thanks.")
+        await session.ingest("assistant", "You are welcome.")
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).recall(session, "Why?").user("Why?")
+        rendered = await prompt.render(budget=budget)
+        payload = json.dumps(rendered.payload)
+        assert "Remark 3 on gardens." in payload
+        assert "line 0: shard 0" in payload
+        assert "line 1499: shard 1499" in payload
+        assert budget * 0.3 < rendered.tokens.upper_bound <= budget
+        assert any("are cut" in warning for warning in rendered.warnings)
+        await session.ingest("user", "Why?")
+        await session.ingest("assistant", "Because of the backups.")
+        later = await prompt.render(budget=budget)
+    shown = [message.text for message in rendered.placed if "line 0: shard 0" in message.text]
+    assert shown == [message.text for message in later.placed if "line 0: shard 0" in message.text]
+
+
+@pytest.mark.parametrize("lines", [5, 600])
+@pytest.mark.parametrize("in_place", [False, True])
+async def test_the_question_of_a_loop_stays_beside_its_call(in_place: bool, lines: int) -> None:
+    question = "Never touch shard 7. Why is it slow?"
+    async with ACMS("s", "memory://", None) as session:
+        for number in range(40):
+            await session.ingest("user", f"Remark {number} about shard {number} and the garden.")
+            await session.ingest("assistant", f"Fine {number}.")
+        await session.ingest("user", question)
+        call = {"id": "c", "name": "read_file", "arguments": "{}"}
+        await session.ingest("assistant", "I look.", tool_calls=[call])
+        output = "\n".join(
+            f"line {number}: shard {number} took {number * 7 % 91} ms" for number in range(lines)
+        )
+        await session.ingest("tool", output, tool_call_id="c")
+        for codec in (OpenAIChat("gpt-5"), AnthropicMessages("claude-sonnet-4-5", max_tokens=64)):
+            prompt = Prompt(codec).recall(session, question, in_place=in_place).history(session)
+            for budget in (300, 500, 800, 1_200):
+                rendered = await prompt.render(budget=budget)
+                assert question in json.dumps(rendered.payload), (codec.name, budget)
+
+
+async def test_calls_before_a_question_of_the_caller_may_be_left_out() -> None:
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Read all the modules.")
+        calls = [{"id": f"c{number}", "name": "read", "arguments": "{}"} for number in range(20)]
+        await session.ingest("assistant", "", tool_calls=calls)
+        for call in calls:
+            await session.ingest("tool", "def f(): pass", tool_call_id=call["id"])
+        prompt = Prompt(OpenAIChat("gpt-5")).history(session).user("What is in them?")
+        rendered = await prompt.render(budget=200)
+    assert "What is in them?" in json.dumps(rendered.payload)

@@ -21,6 +21,7 @@ from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolResult
 from acms.plan.nodes import MessageGroup, Node, Scope, Strategy, Window
+from acms.plan.turns import find_turn_start
 from acms.prompt.fit_state import compose_message
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItems
@@ -702,14 +703,16 @@ def select_newest_groups(units: Sequence[MessageGroup], messages: int) -> list[M
 
 
 def mark_newest_mandatory(units: Sequence[MessageGroup]) -> list[MessageGroup]:
-    """Return units marked so that the newest one stays, and the newest one that is not a system message.
+    """Return units marked so that the newest one stays, the newest that is no system message, and the open question.
 
-    A system message alone is no request: some providers refuse it, and no model can answer it.
+    A system message alone is no request: some providers refuse it, and no model can answer it. Calls without the
+    question that they serve are none either.
     """
-    marked_units = list(units)
-    for index in {len(units) - 1, find_newest_non_system(units)} if units else ():
-        marked_units[index] = units[index]._replace(mandatory=True)
-    return marked_units
+    if not units:
+        return []
+    turn_start = find_turn_start(units, question_follows=False)
+    stay = {len(units) - 1, find_newest_non_system(units), turn_start}
+    return [unit._replace(mandatory=True) if index in stay else unit for index, unit in enumerate(units)]
 
 
 def find_newest_non_system(units: Sequence[MessageGroup]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from acms.model import Context
+from acms.plan import turns
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
 from acms.prompt import excerpts
 from acms.prompt import steps as content
@@ -16,7 +17,7 @@ from acms.prompt.history import cache_window
 from acms.prompt.history.cache_window import CacheWindow
 from acms.prompt.history.placed import HistoryRead
 from acms.prompt.history.reader import HistoryReader, HistoryRequest
-from acms.prompt.history.tool_outputs import CallCutter, is_call
+from acms.prompt.history.tool_outputs import LEAST_SHOWN, CallCutter, is_call
 
 NEWEST_SHARE = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
@@ -108,6 +109,7 @@ class NewWindow:
         else:
             exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
             await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
+            self._show_more_of_cut_groups(int(budget * MIN_FILLED_SHARE))
 
     def _cost_of_groups(self) -> int:
         """Return the raw tokens of the groups that are shown."""
@@ -131,8 +133,11 @@ class NewWindow:
         """
         request, groups = self._request, self.history.groups
         budget = request.budget - request.cost(self.history.front)
-        condensed_groups, limits = self._cutter.condense(groups, {})
-        if self.history.is_complete and request.cost(groups) <= budget:
+        is_whole = self.history.is_complete and request.cost(groups) <= budget
+        older_groups = groups[: min(self._turn_start, len(groups) - 1)]
+        long_limits = {} if is_whole else self._cutter.limit_long_messages(older_groups)
+        condensed_groups, limits = self._cutter.condense(groups, long_limits)
+        if is_whole:
             self.limits = dict.fromkeys(limits, request.budget)
         else:
             self.limits = self._limit_outputs_of_turn(condensed_groups, limits, budget - reserved_tokens)
@@ -156,7 +161,7 @@ class NewWindow:
             available = int(budget / 2) - other_cost
             if index == last_index:
                 question = self._cutter.shorten_question(groups[turn_start], request.budget // 2)
-                has_question = turn_start < last_index and cache_window.is_question(groups[turn_start])
+                has_question = turn_start < last_index and turns.is_question(groups[turn_start])
                 question_cost = request.cost([question]) if has_question else 0
                 available = max(available, int((budget - question_cost) * request.newest_output_share))
             limits[group.first] = self._cutter.limit_within(group, available)
@@ -185,18 +190,18 @@ class NewWindow:
         leaves_room = turn_start == last_index or sum(costs[turn_start:]) <= budget * 2 / 3
         turn_budget = budget if leaves_room else int(budget * (0.5 - EARLIER_CALLS_SHARE))
         start = cache_window.find_newest_start(costs, int(budget * share), turn_budget, turn_start)
-        start = cache_window.skip_answers(groups, start, turn_start)
+        start = turns.skip_answers(groups, start, turn_start)
         if not leaves_room:
             return start
         exchange_budget = int((budget - sum(costs[self._turn_start :])) * LAST_EXCHANGE_SHARE)
-        return min(start, cache_window.find_last_exchange(groups, costs, self._turn_start, exchange_budget))
+        return min(start, turns.find_last_exchange(groups, costs, self._turn_start, exchange_budget))
 
     def _move_question_to_front(self) -> HistoryRead:
         """Return the history with the message that began the turn in front, if it is older than what is shown.
 
         It may take half of the budget: what does not fit is cut.
         """
-        turn_start = cache_window.find_turn_start(
+        turn_start = turns.find_turn_start(
             self.history.groups, question_follows=self._request.question_follows
         )
         if turn_start >= self._start:
@@ -261,18 +266,18 @@ class NewWindow:
         request = self._request
         if request.question_follows and not request.has_tools:
             return TurnForecast(0, 0, self._reserve(0, 0))
-        turns = self._list_call_tokens(self.history.groups)
-        previous_turns = self._list_call_tokens(previous_groups)
+        call_tokens = self._list_call_tokens(self.history.groups)
+        previous_call_tokens = self._list_call_tokens(previous_groups)
         used_tokens = 0
         if not request.question_follows:
-            turns.pop()
-            used_tokens = cache_window.call_tokens_by_turn(self.history.groups, self._costs)[-1]
-        tool_tokens = min(max([0, *turns, *previous_turns[:-1]]), request.budget // 3)
+            call_tokens.pop()
+            used_tokens = turns.call_tokens_by_turn(self.history.groups, self._costs)[-1]
+        tool_tokens = min(max([0, *call_tokens, *previous_call_tokens[:-1]]), request.budget // 3)
         return TurnForecast(tool_tokens, used_tokens, self._reserve(tool_tokens, used_tokens))
 
     def _list_call_tokens(self, groups: Sequence[MessageGroup]) -> list[int]:
         """Return the tokens of each turn's whole tool calls and outputs, oldest first."""
-        return cache_window.call_tokens_by_turn(groups, [self._request.cost([group]) for group in groups])
+        return turns.call_tokens_by_turn(groups, [self._request.cost([group]) for group in groups])
 
     def _reserve(self, tool_tokens: int, used_tool_tokens: int) -> int | None:
         """Return the tokens that a filled window leaves free for its turn, or None if more turns must fit.
@@ -292,8 +297,8 @@ class NewWindow:
             for group, cost in zip(self._cut_groups, self._costs, strict=True):
                 if group.first > previous.began_at:
                     new_cost += cost
-            turns = max(1, len(previous.blocks))
-            if new_cost <= turns * (request.budget * (1 - NEWEST_SHARE) - request.answers.max_tokens):
+            turn_count = max(1, len(previous.blocks))
+            if new_cost <= turn_count * (request.budget * (1 - NEWEST_SHARE) - request.answers.max_tokens):
                 return None
         return max(tool_tokens - used_tool_tokens, used_tool_tokens // 2)
 
@@ -351,7 +356,7 @@ class NewWindow:
             while start and costs[start - 1] <= free_tokens:
                 start -= 1
                 free_tokens -= costs[start]
-            start = cache_window.skip_answers(groups, start, self._start)
+            start = turns.skip_answers(groups, start, self._start)
             if start == self._start:
                 return
             self._start = start
@@ -382,13 +387,25 @@ class NewWindow:
                 self.pieces, start, limits = pieces, new_start, new_limits
         self._start, self.limits = start, limits
 
+    def _show_more_of_cut_groups(self, budget: int) -> None:
+        """Show more of what is cut before the turn, the newest first, if the request is almost empty."""
+        shown_groups = self._cutter.cut(self.history.groups[self._start : self._turn_start], self.limits)
+        cut_versions = list(self._cutter.last_cuts)
+        cost_of_turn = sum(self._costs[self._turn_start :])
+        free_tokens = budget - self._request.cost(shown_groups) - cost_of_turn - self._block_cost(self.pieces)
+        for group, shown_group in zip(
+            reversed(self.history.groups[self._start : self._turn_start]), reversed(shown_groups), strict=True
+        ):
+            if group.first in cut_versions and free_tokens >= LEAST_SHOWN:
+                shown_cost = self._request.cost([shown_group])
+                self.limits[group.first] = self._cutter.limit_within(group, shown_cost + free_tokens)
+                free_tokens -= self._request.cost(self._cutter.cut([group], self.limits)) - shown_cost
+
     def _fill_exchange(self, budget: int, pieces: tuple[Piece, ...]) -> tuple[int, dict[int, int]]:
         """Return an earlier start and higher limits that show more of the last exchange, beside some pieces."""
         end = self._turn_start
         costs = self._costs
-        exchange_start = cache_window.find_last_exchange(
-            self.history.groups[:end], costs, end, sum(costs[:end])
-        )
+        exchange_start = turns.find_last_exchange(self.history.groups[:end], costs, end, sum(costs[:end]))
         offset, limits = self._cutter.fill(
             self.history.groups[exchange_start:end],
             costs[exchange_start:end],

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from acms.errors import FitError
 from acms.log.in_force import EntryGroup
 from acms.model import Context, Entry, Role, State
+from acms.plan import turns
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope
 from acms.prompt import excerpts
 from acms.prompt.history import cache_window
@@ -136,9 +137,9 @@ def find_missing_question(history: HistoryRead, older: Sequence[MessageGroup]) -
     `older` are the groups before those of the history. Without the question a request would begin with an answer.
     """
     groups = history.groups
-    if not groups or cache_window.is_question(groups[0]) or cache_window.question_of(history.front):
+    if not groups or turns.is_question(groups[0]) or cache_window.question_of(history.front):
         return None
-    return next((group for group in reversed(older) if cache_window.is_question(group)), None)
+    return next((group for group in reversed(older) if turns.is_question(group)), None)
 
 
 def check_instructions_fit(tokens: int, budget: int) -> None:

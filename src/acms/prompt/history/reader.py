@@ -10,6 +10,7 @@ from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import EntryGroup, is_sealed
 from acms.model import Context, Entry, Kind
+from acms.plan import turns
 from acms.plan.nodes import ComposedMessage, MessageGroup
 from acms.ports import Codec
 from acms.prompt import steps as content
@@ -71,9 +72,9 @@ class HistoryRequest:
 
         The question may be in front of all groups: then the turn begins with the first of them.
         """
-        question = [group for group in history.front if cache_window.is_question(group)][-1:]
+        question = [group for group in history.front if turns.is_question(group)][-1:]
         groups = [*question, *history.groups]
-        start = cache_window.find_turn_start(groups, question_follows=self.question_follows)
+        start = turns.find_turn_start(groups, question_follows=self.question_follows)
         return max(0, start - len(question))
 
 
@@ -156,12 +157,13 @@ class HistoryReader:
         while True:
             span = await self._session.read_span(budget=read_budget)
             groups = self._build_groups(span.units, span.labels.by_id(span.units))
-            turn_start = cache_window.find_turn_start(groups, question_follows=request.question_follows)
+            turn_start = turns.find_turn_start(groups, question_follows=request.question_follows)
             # Only a turn that ends with tool calls can begin further back.
-            may_begin_earlier = cache_window.ends_with_call(groups) and not request.question_follows
+            may_begin_earlier = turns.ends_with_call(groups) and not request.question_follows
             # The index is the number of groups if no question was found.
             has_turn_start = turn_start < len(groups) or not may_begin_earlier
-            is_filled = request.cost(self._cutter.cut(groups, {})) > request.budget
+            cut_groups = self._cutter.cut(groups, self._cutter.limit_long_messages(groups[:turn_start]))
+            is_filled = request.cost(cut_groups) > request.budget
             is_far = read_budget > cache_window.MOST_BUDGETS_SEARCHED * request.budget
             if span.whole or is_far or (is_filled and has_turn_start):
                 return span, groups

@@ -321,7 +321,9 @@ class StableHistory:
                 pieces = cache_window.pieces_of_block(block, self._request.entries)
                 blocks.append((block.after, self._write_block(pieces, explanation)))
         front = [group._replace(mandatory=True) for group in history.front]
-        groups = content.mark_newest_mandatory(history.groups)
+        groups = history.groups
+        if not self._request.question_follows:  # otherwise the question is enough for a request
+            groups = content.mark_newest_mandatory(groups)
         cut_tokens = {id: cut for id, cut in self._cutter.question_cuts.items() if id in history.front_ids}
         for group in history.groups:
             cut_tokens.update(self._cutter.last_cuts.get(group.first, {}))

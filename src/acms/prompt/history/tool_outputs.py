@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import MessageGroup
+from acms.plan.turns import is_question
 from acms.ports import Codec
-from acms.prompt.history.cache_window import is_question
 from acms.prompt_types import PromptMessage
 from acms.text import condense
 
@@ -21,6 +21,8 @@ NOTE_TOKENS = 24
 """Tokens for the note that images are left out."""
 LEAST_SHOWN = 64
 """Fewest tokens of a long message that are worth showing."""
+LONG_SHARE = 1 / 3
+"""Share of the budget for history and recall from which a message is long."""
 MOST_FULL_PARTS = 4
 """Parts of one condensed call, its arguments and outputs, that may each have the tokens of a condensed output."""
 
@@ -53,6 +55,18 @@ class CallCutter:
                 question = group.messages[0].text
             cut_groups.append(self._cut_group(group, limits.get(group.first), question))
         return cut_groups
+
+    def limit_long_messages(self, groups: Sequence[MessageGroup]) -> dict[int, int]:
+        """Return limits for messages that would hide all older ones, such as a pasted document, by version.
+
+        They are condensed like outputs.
+        """
+        longest = self._budget * LONG_SHARE
+        limits: dict[int, int] = {}
+        for group in groups:
+            if not is_call(group) and sum(map(self._codec.cost, group.messages)) > longest:
+                limits[group.first] = self._condensed_limit(group)
+        return limits
 
     def _cut_group(self, group: MessageGroup, limit: int | None, question: str) -> MessageGroup:
         """Return a group with each part cut to a limit, and note the tokens of what was cut."""
