@@ -309,7 +309,8 @@ def _choose_past(
     """
     has_summary = any(candidate.unit.entries[0].kind is Kind.SUMMARY for candidate in newest)
     share = RECALL_SHARE - SUMMARIES_SHARE if has_summary else RECALL_SHARE
-    past_budget = max(0, min(int(max(0, remaining) * share), remaining - turn_tokens))
+    newest_tokens = max(turn_tokens, min(newest[-1].tokens, LEAST_SHOWN) if newest else 0)
+    past_budget = max(0, min(int(max(0, remaining) * share), remaining - newest_tokens))
     unused_tokens = remaining - sum(candidate.tokens for candidate in newest)
     if material.span.whole and unused_tokens >= 0:  # the history fits: it is not cut for other facts
         past_budget = min(past_budget, unused_tokens)
