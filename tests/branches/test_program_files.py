@@ -289,3 +289,70 @@ def test_a_branch_that_leaves_an_empty_branch_forks_from_the_conversation_before
     trunk, branch = read_export(file).conversations
     assert [turn["content"] for turn in branch.messages] == ["Are you there?"]
     assert branch.fork == Fork(trunk.id, trunk.messages[0]["key"], "z")
+
+
+async def test_calls_of_defined_tools_in_a_rollout_of_codex_are_imported(tmp_path: Path) -> None:
+    items: list[dict[str, Any]] = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Fix it."}]},
+        {
+            "type": "shell_call",
+            "id": "sh_1",
+            "call_id": "c1",
+            "status": "completed",
+            "action": {"commands": ["cat a.py"], "timeout_ms": 1000},
+        },
+        {
+            "type": "shell_call_output",
+            "call_id": "c1",
+            "output": [
+                {"stdout": "x = 1", "stderr": "warning", "outcome": {"type": "exit", "exit_code": 0}},
+            ],
+        },
+        {
+            "type": "apply_patch_call",
+            "id": "apc_1",
+            "call_id": "c2",
+            "status": "completed",
+            "operation": {"type": "update_file", "path": "a.py", "diff": "@@\n-x = 1\n+x = 2"},
+        },
+        {"type": "apply_patch_call_output", "call_id": "c2", "status": "failed", "output": "no such line"},
+        {
+            "type": "tool_search_call",
+            "call_id": "c3",
+            "status": "completed",
+            "execution": "client",
+            "arguments": {"query": "edit"},
+        },
+        {
+            "type": "tool_search_output",
+            "call_id": "c3",
+            "status": "completed",
+            "execution": "client",
+            "tools": [{"type": "function", "name": "edit"}],
+        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]},
+    ]
+    path = tmp_path / "rollout-2026-02-01T10-00-00-019a-2.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"timestamp": at(number), "type": "response_item", "payload": item}) + "\n"
+            for number, item in enumerate(items)
+        )
+    )
+    export = read_export(path)
+    assert export.format == "codex"
+    assert export.skipped == {}
+    parts = [part for turn in export.conversations[0].messages for part in turn.get("parts", ())]
+    assert parts == [
+        ToolCall("c1", "shell", '{"commands": ["cat a.py"], "timeout_ms": 1000}'),
+        ToolResult("c1", "x = 1\nwarning"),
+        ToolCall("c2", "apply_patch", json.dumps(items[3]["operation"])),
+        ToolResult("c2", "no such line", True),
+        ToolCall("c3", "tool_search", '{"query": "edit"}'),
+        ToolResult("c3", '[{"type": "function", "name": "edit"}]'),
+    ]
+    async with ACMS("imported", open_storage("memory://"), None) as session:
+        await session.ingest_many(list(export.conversations[0].messages))
+        for codec, violations in CODECS:
+            rendered = await Prompt(codec).history(session).user("What did you change?").render(budget=2_000)
+            assert violations(dict(rendered.payload)) == [], codec.name

@@ -2,8 +2,8 @@
 
 `response_item` lines are the conversation as the model had it: messages, calls and outputs of the Responses API.
 Events repeat it for the screen and are not read. Reasoning keeps its summary; its encrypted content belongs to the
-account that made it. Calls of custom and local tools become calls of functions. Rollouts before September 2025 have
-the items without an envelope.
+account that made it. Calls of custom, local and provider-defined tools become calls of functions. Rollouts before
+September 2025 have the items without an envelope.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from acms.branches.importers.conversation import (
 from acms.branches.importers.shapes import any_of, has_value, is_object
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
+from acms.log.native_items import read_call, read_result
 from acms.model import Json, Part, Reasoning
 
 __all__ = ["SHAPES", "read_codex"]
@@ -105,7 +106,7 @@ class _Rollout:
             case "message":
                 return self._translate_message(item, key, created_at)
             case "function_call":
-                call = make_tool_call(id, item.get("name"), item.get("arguments"))
+                call: Part = make_tool_call(id, item.get("name"), item.get("arguments"))
             case "custom_tool_call":
                 call = make_tool_call(id, item.get("name"), {"input": item.get("input")})
             case "local_shell_call":
@@ -116,7 +117,13 @@ class _Rollout:
                     output = output.get("content", output)
                 return make_turn("tool", key=key, created_at=created_at, parts=make_result_parts(id, output))
             case _:
-                return None
+                result = read_result(item)
+                if result is not None:
+                    return make_turn("tool", key=key, created_at=created_at, parts=result[:1])
+                native_call = read_call(item)
+                if native_call is None:
+                    return None
+                call = native_call[0]
         parts = [*self.thoughts, call]
         return make_turn(
             "assistant", key=key, created_at=created_at, parts=parts, details={"model": self.model}
