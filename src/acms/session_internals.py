@@ -219,7 +219,7 @@ class SessionInternals:
         """Return a recall with the fields that all recalls of this session share; `budget_field` appears in errors."""
         shared = self._shared
         return request.Recall(
-            query=validation.validate_text(query, "query"),
+            query=validation.repair_and_validate_text(query, "query"),
             budget=validation.validate_budget(budget, budget_field),
             weights=shared.config.marker_weights,
             markers=terms_of_markers(shared.patterns),

@@ -19,6 +19,7 @@ from acms import (
     EpisodeBoundaryConfig,
     Media,
     Origin,
+    Prompt,
     RecallConfig,
     RetryConfig,
     Text,
@@ -27,6 +28,7 @@ from acms import (
     ValidationError,
     sync,
 )
+from acms.codecs import OpenAIChat
 from acms.kv import InMemoryKV
 from acms.log import validation
 from acms.storage import MemoryStorage
@@ -253,8 +255,6 @@ async def test_a_budget_that_makes_no_sense_is_refused(storage: Storage) -> None
 
 READS: list[tuple[Callable[[ACMS], Any], str]] = [
     (lambda s: s.recall(None), "query"),
-    (lambda s: s.recall("\0"), "query"),
-    (lambda s: s.recall("\ud800"), "query"),
     (lambda s: s.recall("x", min_relevance=-0.1), "min_relevance"),
     (lambda s: s.recall("x", min_relevance=1.5), "min_relevance"),
     (lambda s: s.recall("x", min_relevance=NAN), "min_relevance"),
@@ -536,3 +536,25 @@ async def test_a_list_in_place_of_a_message_names_the_methods_for_lists(storage:
 def test_a_mapping_is_no_configuration() -> None:
     with pytest.raises(ConfigurationError, match="config must be an ACMSConfig, not dict"):
         ACMS("s", "memory://", config={"strict": True})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["cut \ud83d short", "a\0b"])
+async def test_half_a_character_and_nul_are_replaced_at_every_door(text: str) -> None:
+    repaired = text.replace("\ud83d", "\ufffd").replace("\0", "\ufffd")
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.sync([{"role": "user", "content": text}])
+        assert [item.content for item in await session.recall(text, budget=300)] == []
+        assert [message["content"] for message in await session.messages(text, budget=300)] == [repaired]
+        prompt = (
+            Prompt(OpenAIChat("gpt-5"))
+            .system(text)
+            .history(session)
+            .recall(session, text)
+            .assistant("", tool_calls=[{**CALL, "arguments": {"host": text}}])
+            .tool("c1", text)
+            .user([Text(text)])
+            .message("user", text)
+        )
+        rendered = await prompt.render(budget=900)
+    sent = [message["content"] for message in rendered.payload["messages"]]
+    assert sent == [repaired, repaired, None, repaired, repaired, repaired]

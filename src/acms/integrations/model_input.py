@@ -15,7 +15,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
 from acms.integrations.left_out import hide_entries
-from acms.log.repair import well_formed
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
@@ -156,11 +155,11 @@ def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -
     """Return the prompt of a request: its instructions in one message, the log, and the recalled entries."""
     prompt = Prompt(request.codec)
     if request.instructions.strip():
-        prompt = prompt.system(well_formed(request.instructions))
+        prompt = prompt.system(request.instructions)
     visible_log = hide_entries(session, hidden)
     prompt = prompt.tools(request.tools).history(visible_log)
     if request.query.strip():
-        prompt = prompt.recall(visible_log, well_formed(request.query))
+        prompt = prompt.recall(visible_log, request.query)
     return prompt
 
 
@@ -168,9 +167,7 @@ async def recall_items(
     session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: str | None = None
 ) -> ContextItems:
     """Recall the items that match a query, by default from all sessions of a named namespace."""
-    return await session.internals.recall_for_prompt(
-        well_formed(query), budget=budget, scope=scope, limit=limit
-    )
+    return await session.internals.recall_for_prompt(query, budget=budget, scope=scope, limit=limit)
 
 
 async def _load_originals(

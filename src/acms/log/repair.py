@@ -6,6 +6,7 @@ A repair depends on the message alone, so the same message is repaired the same 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -13,7 +14,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from acms.log import validation
-from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS
+from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS, replace_invalid_characters
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 __all__ = [
@@ -23,8 +24,8 @@ __all__ = [
     "generate_repairs",
     "refer_by_hash",
     "rename_repeated_calls",
+    "repair_characters",
     "repair_value",
-    "well_formed",
 ]
 
 OWN_FIELDS = (*validation.MESSAGE_ATTRIBUTES, *validation.MESSAGE_KEYS)
@@ -72,6 +73,11 @@ def repair_value(value: Any) -> Any:
     return _Repair(MESSAGE_BYTES).value(value)
 
 
+def repair_characters(value: Any) -> Any:
+    """Return a JSON value or parts with the characters replaced that no store can keep; no text is cut."""
+    return _Repair(sys.maxsize).value(value)
+
+
 def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a message that cannot be parsed as one whose text is its JSON; it is external without a valid role."""
     fields, role = dict(message), message.get("role")
@@ -81,13 +87,6 @@ def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]
     if not isinstance(role, str) or role not in Role._value2member_map_:
         stored |= {"role": "user", "origin": "external"}
     return {**stored, **own_fields}, ("a message that could not be understood is stored as its JSON",)
-
-
-def well_formed(text: str) -> str:
-    """Return a text that every store can keep: U+FFFD in place of NUL and of halves of surrogate pairs."""
-    if text.isascii():
-        return text.replace("\0", "\ufffd")
-    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class _Repair:
@@ -144,7 +143,7 @@ class _Repair:
 
     def text(self, text: str) -> str:
         """Return a text that every store can keep: well-formed, without NUL, and no longer than the limit."""
-        repaired = well_formed(text)
+        repaired = replace_invalid_characters(text)
         if repaired != text:
             self._note("NUL characters and halves of surrogate pairs are replaced by U+FFFD")
         data = repaired.encode()

@@ -71,6 +71,18 @@ def validate_text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> s
     return value
 
 
+def replace_invalid_characters(text: str) -> str:
+    """Return a text that every store can keep: U+FFFD in place of NUL and of halves of surrogate pairs."""
+    if text.isascii():
+        return text.replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def repair_and_validate_text(value: object, field: str) -> str:
+    """Return a text that a user or a provider sent, with the characters replaced that no store can keep."""
+    return validate_text(replace_invalid_characters(value) if isinstance(value, str) else value, field)
+
+
 UNNAMED = "default"
 """The namespace of sessions that name none: unrelated users may share it, so nothing is shared within it."""
 
@@ -99,7 +111,7 @@ def validate_name(value: object, field: str) -> str:
 
 def validate_query(value: object, field: str = "query") -> str:
     """Return the text to search for; a blank one is refused, because it matches nothing."""
-    checked = validate_text(value, field)
+    checked = repair_and_validate_text(value, field)
     if not checked.strip():
         raise ValidationError(
             "must not be blank",

@@ -274,8 +274,7 @@ class Builder(Recipe):
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
-        if not validation.validate_text(query, "query").strip():
-            raise ValidationError("must not be blank", field="query")
+        query = validation.validate_query(query)
         options: dict[str, Any] = {
             "min_relevance": validation.validate_fraction(min_relevance, "min_relevance"),
             "exclude": _validate_excluded_ids(exclude),

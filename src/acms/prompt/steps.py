@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from acms.errors import ValidationError
-from acms.log import compacted, foreign, validation
+from acms.log import compacted, foreign, repair, validation
 from acms.log.in_force import EntryGroup, Replacements, rendered_role
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
@@ -254,12 +254,13 @@ def build_message(
     Calls and reasoning belong to the assistant, results to a tool; a message of a tool holds only results and media.
     """
     parsed_role = validation.parse_choice(role, Role, "role")
-    given_parts: list[Part] = list(parts or ())
+    given_parts: list[Part] = repair.repair_characters(list(parts or ()))
     if reasoning is not None:
         if not isinstance(reasoning, Reasoning):
             reasoning = Reasoning(_validate_text(reasoning, "reasoning"))
         given_parts.insert(0, reasoning)
     text = "" if content is None else _validate_text(content, "content")
+    tool_calls = repair.repair_characters(tool_calls)
     built, text = validation.build_message_parts(parsed_role, text, given_parts, tool_calls, tool_call_id)
     built = built or (Text(text),)
     if reasoning is not None:  # a model thinks before it speaks
@@ -278,7 +279,7 @@ def build_message(
 
 
 def _validate_text(value: object, field: str) -> str:
-    return validation.validate_text(value, field)
+    return validation.repair_and_validate_text(value, field)
 
 
 _FIELDS = frozenset((*validation.MESSAGE_CONTENT, "actor_id", "name", "reasoning", "is_error"))
@@ -288,6 +289,7 @@ _OTHERS = frozenset((*validation.MESSAGE_ATTRIBUTES, *validation.MESSAGE_KEYS, "
 
 def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
     """Parse a message in our form or a provider's, which may be several messages; bytes in it become data URLs."""
+    value = repair.repair_characters(value)
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
         return [_parse_neutral_message(value, field)]
     messages: list[PromptMessage] = []
