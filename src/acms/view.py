@@ -155,6 +155,8 @@ class View:
 
         The newest message is always included, and cut if it alone exceeds the budget; a budget below 6 tokens returns
         nothing. `keep` names roles, such as "system", whose messages at the start of the log are kept in front.
+        The window ends before an older message that does not fit, however short the ones before that are:
+        `ledger.why_not` of that message says so, and `messages` cuts it and goes on.
         """
         shared = self._shared
         budget = validation.validate_budget(budget, "budget")
@@ -176,10 +178,12 @@ class View:
         """Return chat messages ready for a provider: the newest messages, and recalled text for the query.
 
         If the whole history fits, it is returned. Otherwise come leading system messages, then the newest messages,
-        with recalled text, facts first, as delimited data right before the newest user message. Nothing is shown twice,
-        and every tool call is followed by its answers. Facts of the namespace's profile are recalled in both cases, but
-        not at a past version. Of a turn with many tool calls only the newest are shown: `acms.prompt.Prompt` also names
-        the others, so that an agent does not repeat them.
+        with recalled text, facts first, as delimited data right before the newest user message. A message that does not
+        fit is cut, and long arguments of a call inside their JSON: to half of the tokens that are left, or to all that
+        older messages do not need. Nothing is shown twice, and every tool call is followed by its answers. Names of
+        tools are sent with the characters that OpenAI accepts. Facts of the namespace's profile are recalled in both
+        cases, but not at a past version. Of a turn with many tool calls only the newest are shown:
+        `acms.prompt.Prompt` also names the others, so that an agent does not repeat them.
         Images and files of the user are parts; they cost the tokens they state, else 1,445 each. The cost
         (`acms.text.chat_messages.count_message_tokens`) never exceeds the budget. Raises `TokenBudgetExceededError` if
         the system messages and a newest tool call do not fit. The result is a list; its `sources` has for each message

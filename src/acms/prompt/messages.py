@@ -160,16 +160,25 @@ async def _divide_facts(reader: Reader, span: LogSpan) -> tuple[frozenset[str], 
 async def _gather_turn(
     reader: Reader, context: str, at: int | None, frame: chat_messages.ChatFrame, budget: int
 ) -> LogSpan:
-    """Read the newest messages that a budget could hold, and on to the question before them if they are tool calls."""
+    """Read the newest messages that a budget could hold, and on to the question before them if they are tool calls.
+
+    A message that is too long for the budget will be cut, which leaves tokens for older ones.
+    """
     read_budget = budget
     while True:
         span = await gather_newest(reader.storage, context, at, frame, read_budget, reader.redactor)
         units = span.units
         # Only a turn that ends with tool calls can begin further back.
         has_turn_start = not _ends_with_call(units) or _find_turn_start(units) is not None
-        if span.whole or has_turn_start or read_budget > MOST_BUDGETS_SEARCHED * budget:
+        is_enough = has_turn_start and _cost_when_cut(units, frame, budget // 2) > budget
+        if span.whole or is_enough or read_budget > MOST_BUDGETS_SEARCHED * budget:
             return span
         read_budget *= 4
+
+
+def _cost_when_cut(units: Sequence[EntryGroup[Entry]], frame: chat_messages.ChatFrame, most: int) -> int:
+    """Return the tokens of units of which each is cut to `most`."""
+    return sum(min(cost_of([unit], frame), most) for unit in units)
 
 
 def _ends_with_call(units: Sequence[EntryGroup[Entry]]) -> bool:
@@ -229,7 +238,7 @@ def _plan_within(
 ) -> PlanSteps[ChatPlan]:
     """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
 
-    Shown are the leading system messages (`kept`), the newest messages, and answers from the past before the question.
+    Shown are the leading system messages, the newest messages, and answers from the past before the question.
     """
     frame = chat_messages.ChatFrame(counter)
     leading_candidates = [
@@ -241,16 +250,20 @@ def _plan_within(
     if leading_candidates or newest:
         remaining -= chat_messages.PRIMER
     turn_start = _find_turn_start(material.other_units)
-    turn_tokens = 0
+    question: Choice | None = None
+    turn_tokens = 0  # tokens of the newest turn, which are not given to the past
+    if newest and material.other_units[-1].entries[0].role is Role.USER:
+        turn_tokens = min(newest[-1].tokens, remaining // 2)
     if turn_start is not None:
         turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
-    if turn_start is not None and _belongs_in_front(newest[turn_start], turn_tokens, remaining):
-        question = newest.pop(turn_start)
-        kept.append(Choice(question, True, "keep", "what the newest turn began with"))
-        remaining -= question.tokens
+    if turn_start is not None and turn_tokens > remaining * 2 / 3:  # too long to be shown whole
+        question, question_tokens = _pin_question(newest.pop(turn_start), newest, remaining)
+        remaining -= question_tokens
         turn_tokens = remaining // 2
-    selection = _Selection(_show_cut(choose_newest_suffix(newest, remaining), remaining))
-    if material.candidates is not None:
+    if material.candidates is None:
+        selection = _Selection(_choose_newest(newest, remaining, counter))
+    else:
+        pinned = kept if question is None else [*kept, question]
         selection = yield from _choose_past(
             material,
             material.candidates,
@@ -258,11 +271,14 @@ def _plan_within(
             counter,
             text_frame,
             newest,
-            kept,
+            pinned,
             remaining,
             turn_tokens,
         )
-    choices = [*kept, *selection.window_choices]
+    window = selection.window_choices
+    if question is not None and turn_start is not None:
+        window.insert(turn_start, question)
+    choices = [*kept, *window]
     items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:  # the newest message was cut to nothing
         raise _too_much(request.budget, max(request.budget + 1, limit - remaining + newest[-1].tokens))
@@ -270,10 +286,18 @@ def _plan_within(
     return ChatPlan(messages, tokens, _explain_choices(material, request, selection, choices, items))
 
 
-def _belongs_in_front(question: Candidate, turn_tokens: int, remaining: int) -> bool:
-    """Return whether a turn is too long to be shown whole, so that its question goes in front of its newest part."""
-    is_long_turn = turn_tokens > remaining * 2 / 3
-    return is_long_turn and question.tokens <= remaining // 2
+def _pin_question(question: Candidate, others: Sequence[Candidate], available: int) -> tuple[Choice, int]:
+    """Return the choice of the question that a long turn began with, which is shown in any case, and its tokens."""
+    limit = _limit_tokens(available, others)
+    if question.tokens <= limit:
+        return Choice(question, True, "keep", "what the newest turn began with"), question.tokens
+    reason = "what the newest turn began with, too long to be shown whole"
+    return Choice(question, True, "cut", reason, limit), limit
+
+
+def _limit_tokens(available: int, others: Sequence[Candidate]) -> int:
+    """Return the tokens that a long message may have: half of those available, or all that others do not need."""
+    return max(available // 2, available - sum(candidate.tokens for candidate in others))
 
 
 def _write_messages(
@@ -335,7 +359,8 @@ def _choose_past(
     )
     if past_items:
         remaining -= overhead + sum(item.token_count for item in past_items)
-    window = _show_cut(choose_newest_suffix(newest, remaining), remaining, {item.id for item in past_items})
+    recalled_ids = {item.id for item in past_items}
+    window = _choose_newest(newest, remaining, counter, recalled_ids)
     shown_ids = _included_ids(window)
     return _Selection(
         window,
@@ -349,23 +374,71 @@ def _choose_past(
     )
 
 
-def _show_cut(
-    window: list[Choice], budget: int, recalled_ids: AbstractSet[str] = frozenset()
+def _choose_newest(
+    newest: Sequence[Candidate],
+    budget: int,
+    counter: TokenCounter,
+    recalled_ids: AbstractSet[str] = frozenset(),
 ) -> list[Choice]:
-    """Return the newest messages with a part of the newest one that did not fit, unless it is recalled anyway.
+    """Choose the newest messages within a budget; one that is too long is cut, or left out if it is recalled anyway.
 
-    A question often refers to that message, such as a document or the output of a tool.
+    A question often refers to such a message, a document or the output of a tool, and also to what came before it.
     """
-    unused_tokens = budget - sum(choice.candidate.tokens for choice in window if choice.included)
-    excluded_indexes = [index for index, choice in enumerate(window) if choice.rule == "budget"]
-    if not excluded_indexes or unused_tokens < LEAST_SHOWN:
-        return window
-    candidate = window[excluded_indexes[-1]].candidate
-    is_summary = candidate.unit.entries[0].kind is Kind.SUMMARY
-    if is_summary or not recalled_ids.isdisjoint(_ids_of_candidate(candidate)):
-        return window
-    window[excluded_indexes[-1]] = Choice(candidate, True, "cut", "too long to be shown whole", unused_tokens)
-    return window
+    if not newest:
+        return []
+    frame = chat_messages.ChatFrame(counter)
+    choices = _choose_whole(newest, budget, counter, frame)
+    unused_tokens = budget - _count_included(choices)
+    for index in reversed(range(len(choices))):
+        candidate = choices[index].candidate
+        is_summary = candidate.unit.entries[0].kind is Kind.SUMMARY
+        is_recalled = not recalled_ids.isdisjoint(_ids_of_candidate(candidate))
+        if choices[index].included or is_summary or is_recalled:
+            continue
+        if candidate.tokens <= unused_tokens:
+            choices[index] = Choice(candidate, True, "window", "among the newest messages that fit")
+            unused_tokens -= candidate.tokens
+            continue
+        limit = _limit_tokens(unused_tokens, newest[:index])
+        if limit < LEAST_SHOWN:
+            break
+        choices[index], tokens = _cut_candidate(candidate, limit, counter, frame)
+        unused_tokens -= tokens
+    return choices
+
+
+def _choose_whole(
+    newest: Sequence[Candidate], budget: int, counter: TokenCounter, frame: Frame
+) -> list[Choice]:
+    """Choose the newest messages that fit a budget whole; the latest is cut if it leaves nothing for the others."""
+    latest = newest[-1]
+    if latest.tokens > budget:
+        choice, tokens = _cut_candidate(latest, _limit_tokens(budget, newest[:-1]), counter, frame)
+        if tokens:
+            shortened = latest._replace(tokens=tokens)
+            return [*choose_newest_suffix([*newest[:-1], shortened], budget)[:-1], choice]
+    return choose_newest_suffix(newest, budget)
+
+
+def _cut_candidate(
+    candidate: Candidate, limit: int, counter: TokenCounter, frame: Frame
+) -> tuple[Choice, int]:
+    """Return the choice of a message that is cut to a limit, and its tokens; it is left out if nothing of it fits."""
+    choice = Choice(candidate, True, "cut", "too long to be shown whole", limit)
+    tokens = sum(item.token_count for item in render_choice(choice, counter, frame))
+    if tokens:
+        return choice, tokens
+    reason = f"needs {candidate.tokens} tokens, and cannot be cut to {limit}"
+    return Choice(candidate, False, "budget", reason), 0
+
+
+def _count_included(choices: Sequence[Choice]) -> int:
+    """Return the tokens of the messages and summaries that are shown."""
+    total = 0
+    for choice in choices:
+        if choice.included:
+            total += min(choice.candidate.tokens, choice.max_tokens or choice.candidate.tokens)
+    return total
 
 
 def _explain_choices(

@@ -50,6 +50,7 @@ SUMMARY = ("<summary>\n", "\n</summary>")
 _PASSAGE = re.compile(r'<recalled source="([\w ]+)">\n(.*?)\n</recalled>(?=\n|\Z)', re.DOTALL)
 _FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ChatFrame:
@@ -170,8 +171,13 @@ def _render_call(call: ToolCall) -> dict[str, Json]:
     return {
         "id": call.call_id,
         "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
+        "function": {"name": sanitize_tool_name(call.name), "arguments": call.arguments},
     }
+
+
+def sanitize_tool_name(name: str) -> str:
+    """Return the name of a tool in at most 64 characters, with those that providers refuse replaced by underscores."""
+    return _NOT_IN_NAMES.sub("_", name)[:64] or "tool"
 
 
 def _build_tool_message(call_id: str, output: str) -> dict[str, Json]:
@@ -183,7 +189,7 @@ def _render_message(item: ContextItem) -> dict[str, Json]:
     if item.role is None:
         return {"role": "user", "content": wrap_text(item.content, SUMMARY)}
     content: str | list[dict[str, Json]] | None = item.content
-    if item.parts and not item.truncated:
+    if item.parts:
         if any(isinstance(part, ToolResult) for part in item.parts):
             content = wrap_text(item.content, ORPHAN)
         else:

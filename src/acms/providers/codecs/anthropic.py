@@ -29,7 +29,7 @@ from acms.providers.codecs.framing import serialize_tool
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.codecs.weighted_counter import WeightedTokenCounter
-from acms.text.chat_messages import NO_RESULT
+from acms.text.chat_messages import NO_RESULT, sanitize_tool_name
 
 __all__ = ["AnthropicMessages"]
 
@@ -263,7 +263,7 @@ class AnthropicMessages(CountingCodec):
                 return prices.result(part.output)
             case ToolCall():
                 _, arguments, _ = anthropic_blocks.parse_call_arguments(part.arguments)
-                return prices.call(part.call_id, anthropic_blocks.sanitize_tool_name(part.name), arguments)
+                return prices.call(part.call_id, sanitize_tool_name(part.name), arguments)
             case Media():
                 is_sent = role in (Role.USER, Role.TOOL)
                 media = anthropic_blocks.to_sendable_media(part) if is_sent else None

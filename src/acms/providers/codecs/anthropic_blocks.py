@@ -42,7 +42,6 @@ __all__ = [
     "passage_to_block",
     "raw_to_block",
     "restore_user_blocks",
-    "sanitize_tool_name",
     "server_tool_reference",
     "split_recalled_passages",
     "text_of",
@@ -75,7 +74,6 @@ IMAGES = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
 PDF = "application/pdf"
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
-_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = "redacted_thinking"
 _COMPACTION = frozenset(("content", "encrypted_content", "signature", "tool_changes"))
 _CACHE_CONTROL = "cache_control"
@@ -129,11 +127,6 @@ def parse_call_arguments(text: str) -> tuple[dict[str, Json], str, bool]:
         pass
     value = {"_raw": text}
     return value, dump(value), False
-
-
-def sanitize_tool_name(text: str) -> str:
-    """Return the name of a tool with the characters that a provider refuses replaced by underscores."""
-    return _NAME.sub("_", text)[:64] or "tool"
 
 
 def prefix_user_name(name: str, first_part: Part) -> list[Part]:

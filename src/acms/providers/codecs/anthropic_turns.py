@@ -15,7 +15,7 @@ from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
-from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
+from acms.text.chat_messages import NO_RESULT, ORPHAN, sanitize_tool_name, wrap_text
 
 __all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "SentPart", "Turn", "speaker_name"]
 
@@ -491,7 +491,7 @@ class Arranging:
         for call in [call for turn in self._turns for call in turn.calls]:
             original = call.part
             id = _generate_unused_id(original.call_id, used_ids)
-            call.part = ToolCall(id, anthropic_blocks.sanitize_tool_name(original.name), original.arguments)
+            call.part = ToolCall(id, sanitize_tool_name(original.name), original.arguments)
             if call.part != original:
                 self._notes[IDS_REPLACED] = None
             if call.result is None:

@@ -29,7 +29,7 @@ from acms.providers.codecs.framing import check_strings, serialize_tool
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
-from acms.text.chat_messages import NO_RESULT
+from acms.text.chat_messages import NO_RESULT, sanitize_tool_name
 
 __all__ = ["Gemini"]
 
@@ -384,7 +384,7 @@ class Gemini(CountingCodec):
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
-                name = blocks.sanitize_tool_name(part.name)
+                name = sanitize_tool_name(part.name)
                 _, arguments, _ = blocks.parse_call_arguments(part.arguments)
                 # Its result repeats the name.
                 return prices.call(part.call_id, f"{name} {name}", arguments) + self._stand_in

@@ -24,13 +24,12 @@ from acms.providers.codecs.checks import require
 from acms.providers.codecs.framing import KEY_CHARS, MEDIA, Framing, cache_key, dump, find_published_traits
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import token_counter
-from acms.text.chat_messages import ORPHAN, wrap_text
+from acms.text.chat_messages import ORPHAN, sanitize_tool_name, wrap_text
 
 OWN_MODELS = re.compile(r"(?:ft:)?(?:gpt-(?!oss)|chatgpt-|o\d)")
 """Models that OpenAI serves itself."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """A name of a tool, and of who speaks."""
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 NAMES = 4_096
 """Names, and costs of media, that are remembered: some 100 kB."""
@@ -192,7 +191,7 @@ class OpenAICodec(CountingCodec):
         name = call.name
         if not NAME.match(name):
             note("the name of a tool is written with the characters that the API allows")
-            name = _NOT_IN_NAMES.sub("_", name)[:64] or "_"
+            name = sanitize_tool_name(name)
         return ToolCall(self._shorten_id(call.call_id, note), name, call.arguments)
 
     def _shorten_id(self, call_id: str, note: Note) -> str:
