@@ -77,18 +77,24 @@ async def work_through_tickets(session: ACMS, count: int, correction: str = "") 
     return question
 
 
+CORRECTED_RULES = {
+    "You work through our tickets. Never deploy on Fridays.": (
+        "Deploying on Fridays is fine from now on, the freeze is over."
+    ),
+    "Rule: always answer in French.": "Please use English from now on.",
+}
+
+
 @pytest.mark.parametrize("budget", [500, 800, 2000])
-async def test_an_old_rule_is_not_shown_without_its_correction(budget: int) -> None:
+@pytest.mark.parametrize("rule", CORRECTED_RULES)
+async def test_an_old_rule_is_not_shown_without_its_correction(rule: str, budget: int) -> None:
     async with ACMS("s", "memory://", None) as session:
-        await session.ingest("user", "You work through our tickets. Never deploy on Fridays.")
+        await session.ingest("user", rule)
         await session.ingest("assistant", "Understood.")
-        question = await work_through_tickets(
-            session, 40, "Deploying on Fridays is fine from now on, the freeze is over."
-        )
+        question = await work_through_tickets(session, 40, CORRECTED_RULES[rule])
         rendered = await render(session, question, budget)
     shown = "\n".join(contents(rendered))
-    assert ("Never deploy on Fridays" in shown) <= ("the freeze is over" in shown)
-    assert "the freeze is over" in shown
+    assert CORRECTED_RULES[rule] in shown
 
 
 async def test_requests_of_the_same_form_are_not_recalled_as_answers() -> None:
@@ -155,6 +161,42 @@ def write_log(seed: int) -> str:
     ]
     lines[66] = '2026-11-30T02:14:03Z ERROR payments upstream=ledger err="context deadline exceeded" after=5s'
     return "\n".join(lines)
+
+
+@pytest.mark.parametrize("calls", [4, 8, 10, 14])
+async def test_the_error_of_every_call_of_a_turn_is_shown(calls: int) -> None:
+    question = "Why do the services fail?"
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", question)
+        for call in range(calls):
+            lines = [f"00:{line:02d} INFO svc{call} job={1000 + line} status=ok" for line in range(100)]
+            lines[66] = f"16:22 ERROR svc{call} MARK{call} deadlock detected on ledger_{call}"
+            await call_tool(session, str(call), f"tail svc{call}", "\n".join(lines))
+        shown = "\n".join(contents(await render(session, question, 8000)))
+    assert [call for call in range(calls) if f"MARK{call} deadlock" not in shown] == []
+
+
+@pytest.mark.parametrize("budget", [600, 900, 1500])
+async def test_the_calls_of_the_turn_come_before_the_exchange_in_front_of_it(budget: int) -> None:
+    question = "Why is db-pay-1 down?"
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Find every place that reads BACKOFF_SECONDS.")
+        places = [f"./mod{number}.py:{number}: sleep(BACKOFF_SECONDS * {number})" for number in range(25)]
+        await call_tool(session, "grep", "grep -rn BACKOFF_SECONDS .", "\n".join(places))
+        await session.ingest("assistant", "25 places, all in mod0.py to mod24.py.")
+        await session.ingest("user", question)
+        lines = [
+            f"04:{line:02d} db-pay-1 postgres[{line}]: checkpoint complete: {line} buffers"
+            for line in range(78)
+        ]
+        lines.append(
+            '04:18 db-pay-1 postgres[901]: PANIC: could not write "xlogtemp.901": No space left on device'
+        )
+        lines.append("04:18 db-pay-1 systemd[1]: postgresql.service: Failed with result 'exit-code'.")
+        await call_tool(session, "journal", "journalctl -u postgresql", "\n".join(lines))
+        await call_tool(session, "df", "df -h", "/dev/sdb1 500G 500G 0 100% /var/lib/postgresql")
+        shown = "\n".join(contents(await render(session, question, budget)))
+    assert "PANIC: could not write" in shown
 
 
 @pytest.mark.parametrize("seed", range(4))

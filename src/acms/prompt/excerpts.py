@@ -6,6 +6,7 @@ A first line explains the block. Nothing in an excerpt can close the block or pa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -32,9 +33,11 @@ COUNT_TOKENS = 14
 LATER = "later than the messages above"
 """Note on an edit, or on an excerpt of another session, that is newer than all earlier turns of this session."""
 FAILURES = frozenset(
-    "error errors failed failure fails exception traceback denied refused fatal abort aborted timeout cannot".split()
+    "error errors failed failure fails exception traceback denied refused fatal panic killed crashed abort aborted "
+    "timeout cannot".split()
 )
 """Words of the result of a tool that say that the call failed."""
+_FAILURE = re.compile(rf"(?<!\b0 )(?<!\bno )\b(?:{'|'.join(sorted(FAILURES))})\b", re.IGNORECASE)
 NEGATIONS = frozenset(
     "no not never none nothing without nor t n't nicht kein keine nie pas jamais nunca não non ne".split()
 )
@@ -46,6 +49,8 @@ SHORT_CALL = 30
 """Tokens for the arguments of an earlier call: a path or a query, and the beginnings of long values."""
 SHORT_LINE = 40
 """Characters of the first and of the last line of the result of an earlier call."""
+FAILURE_LINE = 160
+"""Characters of the line that says what failed: an error message with its time and place."""
 
 _BEGIN = datetime.min.replace(tzinfo=UTC)
 
@@ -325,16 +330,34 @@ def _name_calls(group: MessageGroup, counter: TokenCounter) -> list[str]:
 
 
 def _shorten_result(output: str) -> str:
-    """Return the output of a tool in one line: whole, or the beginning of its first and the end of its last line."""
+    """Return the output of a tool in one line: whole, the line of a failure, or its beginning and its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if not lines:
         return ""
     if len(lines) == 1 and len(lines[0]) <= 2 * SHORT_LINE:
         return lines[0]
+    failure = _FAILURE.search(output)
+    if failure is not None:
+        return _quote_around(output, failure.start())
     first, last = lines[0], lines[-1]
     head = first if len(first) <= SHORT_LINE else first[: condense.end_of_head(first, SHORT_LINE)].rstrip()
     tail = last if len(last) <= SHORT_LINE else last[condense.start_of_tail(last, SHORT_LINE) :].lstrip()
     return f"{head} {condense.CUT} {tail}".strip()
+
+
+def _quote_around(output: str, position: int) -> str:
+    """Return the line of a text that holds a position, or a part of a long line, with marks where text is left out."""
+    start = output.rfind("\n", 0, position) + 1
+    end = output.find("\n", position)
+    line = output[start : end if end >= 0 else len(output)].rstrip()
+    if len(line) > FAILURE_LINE:
+        begin = max(0, position - start - FAILURE_LINE // 4)
+        line = line[condense.start_of_tail(line, len(line) - begin) :]
+        line = line[: condense.end_of_head(line, FAILURE_LINE)] if len(line) > FAILURE_LINE else line
+    line = line.strip()
+    before = f"{condense.CUT} " if not output.lstrip().startswith(line) else ""
+    after = f" {condense.CUT}" if not output.rstrip().endswith(line) else ""
+    return f"{before}{line}{after}"
 
 
 def write_block(

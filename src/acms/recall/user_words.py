@@ -19,8 +19,8 @@ from acms.text.tokenizer import function_terms, subjectless_terms
 
 LONGEST = 120
 """Tokens of a message, at most: a longer one is a pasted text, of which excerpts are found by what they say."""
-TELLING = 3
-"""Words that are not routine from which on a message says more than "Next, please: T-12"."""
+TELLING_SHARE = 0.5
+"""Share of a message's words that are not routine, above which it says more than "Next, please: T-12"."""
 ROUTINE_SHARE = 0.25
 """Share of the messages that hold a routine word, such as "ticket" where the user hands over one after the other."""
 FEW = 4
@@ -93,9 +93,17 @@ def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
     telling: list[int] = []
     routine: list[int] = []
     for position in newest_first[~is_related].tolist():
-        is_telling = len(terms_by_position.get(position, frozenset()) - routine_terms) >= TELLING
+        is_telling = (
+            _share_of_unusual(terms_by_position.get(position, frozenset()), routine_terms) > TELLING_SHARE
+        )
         (telling if is_telling else routine).append(position)
     return [*first.tolist(), *related, *telling, *routine]
+
+
+def _share_of_unusual(terms: frozenset[int], routine_terms: frozenset[int]) -> float:
+    """Return which share of the terms that name something is not routine."""
+    naming_terms = terms - subjectless_terms()
+    return len(naming_terms - routine_terms) / max(1, len(naming_terms))
 
 
 def _find_routine_terms(terms_by_message: Collection[frozenset[int]]) -> frozenset[int]:

@@ -102,7 +102,7 @@ def condense_output(
 
     The record that answers or stands out most is kept, then the last and the first, then alternately records that share
     rare words with the question and records that stand out, until the budget is filled; each with the object, section
-    or function around it. If not even the best record fits, head and tail are shown. The first mark says
+    or function around it. If not even the best record fits, its head and tail are shown. The first mark says
     how much is left out, and the id of the entry that holds all of it. The choice is cached as spans, without the text:
     a history shows the same outputs every turn.
     """
@@ -131,7 +131,7 @@ def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry: str = "")
     def fits(spans: Sequence[TextSpan]) -> bool:
         return counter.count(_join_spans(text, spans, entry)) <= tokens
 
-    return _join_spans(text, _choose_ends(text, tokens, fits), entry)
+    return _join_spans(text, _choose_ends(text, tokens, fits, 0, len(text)), entry)
 
 
 def fits_budget(text: str, tokens: int, counter: TokenCounter) -> bool:
@@ -160,12 +160,11 @@ def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, 
 
     records = split_records(text)
     if len(records) >= 6:  # the text has a structure
-        chosen = fill_steps(
-            _order_records(text, records, question), lambda some: fits(_sort_records(records, some))
-        )
-        if chosen:
-            return _sort_records(records, chosen)
-    return _choose_ends(text, tokens, fits)
+        steps = _order_records(text, records, question)
+        chosen = fill_steps(steps, lambda some: fits(_sort_records(records, some)))
+        best = records[steps[0][0]]
+        return _sort_records(records, chosen) or _choose_ends(text, tokens, fits, best.start, best.end)
+    return _choose_ends(text, tokens, fits, 0, len(text))
 
 
 def fill_steps(steps: Sequence[Sequence[int]], fits: Callable[[Sequence[int]], bool]) -> list[int]:
@@ -186,17 +185,20 @@ def _sort_records(records: Sequence[Record], indexes: Iterable[int]) -> list[Tex
     return [(record.start, record.end) for record in chosen]
 
 
-def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bool]) -> list[TextSpan]:
-    """Return the head and the tail of a text, two thirds and one third."""
+def _choose_ends(
+    text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bool], start: int, end: int
+) -> list[TextSpan]:
+    """Return the head and the tail of a part of a text, two thirds and one third."""
+    part = text[start:end]
 
     def ends_of_size(size: int) -> list[TextSpan]:
         tail = size // 3
-        return [(0, end_of_head(text, size - tail)), (start_of_tail(text, tail), len(text))]
+        return [(start, start + end_of_head(part, size - tail)), (start + start_of_tail(part, tail), end)]
 
-    limit = min(len(text) - 1, MOST_CHARACTERS_PER_TOKEN * max(tokens, 0))
+    limit = min(len(part) - 1, MOST_CHARACTERS_PER_TOKEN * max(tokens, 0))
     size = bisect_largest(limit, lambda size: fits(ends_of_size(size)))
     spans = ends_of_size(size)
-    return spans if any(text[start:end].strip() for start, end in spans) else []
+    return spans if any(text[first:last].strip() for first, last in spans) else []
 
 
 def bisect_largest(limit: int, holds: Callable[[int], bool]) -> int:

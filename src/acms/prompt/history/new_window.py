@@ -108,8 +108,10 @@ class NewWindow:
             self.pieces += self._name_earlier_calls(self._list_unrecalled_turn(), names_budget)
         else:
             exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
+            self._show_more(self._turn_start, len(self._costs) - 1, exchange_budget)
+            self.pieces = self._drop_visible_pieces(self._cut_groups[self._start :])
             await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
-            self._show_more_of_cut_groups(int(budget * MIN_FILLED_SHARE))
+            self._show_more(self._start, self._turn_start, int(budget * MIN_FILLED_SHARE))
 
     def _cost_of_groups(self) -> int:
         """Return the raw tokens of the groups that are shown."""
@@ -386,20 +388,30 @@ class NewWindow:
             else:
                 self.pieces, start, limits = pieces, new_start, new_limits
         self._start, self.limits = start, limits
+        for index in range(start, self._turn_start):
+            self._cut_again(index)
 
-    def _show_more_of_cut_groups(self, budget: int) -> None:
-        """Show more of what is cut before the turn, the newest first, if the request is almost empty."""
-        shown_groups = self._cutter.cut(self.history.groups[self._start : self._turn_start], self.limits)
-        cut_versions = list(self._cutter.last_cuts)
-        cost_of_turn = sum(self._costs[self._turn_start :])
-        free_tokens = budget - self._request.cost(shown_groups) - cost_of_turn - self._block_cost(self.pieces)
-        for group, shown_group in zip(
-            reversed(self.history.groups[self._start : self._turn_start]), reversed(shown_groups), strict=True
-        ):
-            if group.first in cut_versions and free_tokens >= LEAST_SHOWN:
-                shown_cost = self._request.cost([shown_group])
-                self.limits[group.first] = self._cutter.limit_within(group, shown_cost + free_tokens)
-                free_tokens -= self._request.cost(self._cutter.cut([group], self.limits)) - shown_cost
+    def _show_more(self, start: int, end: int, budget: int) -> None:
+        """Show more of what is cut among some groups, the newest first, while all groups and pieces fit a budget.
+
+        The newest group of all has its share already: see `_cut_outputs`.
+        """
+        free_tokens = budget - self._cost_of_groups() - self._block_cost(self.pieces)
+        for index in reversed(range(start, end)):
+            group = self.history.groups[index]
+            cost = self._costs[index]
+            is_cut = cost < self._request.cost([group])
+            if is_cut and free_tokens >= LEAST_SHOWN:
+                self.limits[group.first] = self._cutter.limit_within(group, cost + free_tokens)
+                self._cut_again(index)
+                free_tokens -= self._costs[index] - cost
+
+    def _cut_again(self, index: int) -> None:
+        """Cut a group to its new limit, for the newest question before it, and count it again."""
+        groups = self.history.groups
+        question = cache_window.question_of([*self.history.front, *groups[:index]])
+        (self._cut_groups[index],) = self._cutter.cut([groups[index]], self.limits, question)
+        self._costs[index] = self._request.cost([self._cut_groups[index]])
 
     def _fill_exchange(self, budget: int, pieces: tuple[Piece, ...]) -> tuple[int, dict[int, int]]:
         """Return an earlier start and higher limits that show more of the last exchange, beside some pieces."""
