@@ -62,12 +62,6 @@ WRONG: dict[str, Wrong] = {
         http=(RECALL, {}),
         mcp=("recall", {}),
     ),
-    "NUL in a query": Wrong(
-        field="query",
-        python=lambda s: s.recall("a\0"),
-        http=(RECALL, {"query": "a\0"}),
-        mcp=("recall", {"query": "a\0"}),
-    ),
     "a limit in quotes": Wrong(
         field="limit",
         python=lambda s: s.recall("x", limit="3"),

@@ -109,8 +109,10 @@ def _prepare_recall(remote: Remote, arguments: CallArguments) -> CallArguments:
     where = arguments["where"]
     if isinstance(where, Mapping):
         where = {str(name): _write_filter_value(value, f"where.{name}") for name, value in where.items()}
+    query = arguments["query"]
     return {
         **arguments,
+        "query": validation.replace_invalid_characters(query) if isinstance(query, str) else query,
         "where": where,
         "exclude": list(arguments["exclude"]),
         "why": remote.log.transport.why,
