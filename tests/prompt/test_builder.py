@@ -613,3 +613,9 @@ async def test_beside_a_hint_the_end_of_a_history_is_marked_for_the_next_turn(st
 async def test_a_hint_may_mark_the_tools_alone() -> None:
     rendered = await make_prompt().cache_hint().tools([Tool(name="a")]).user("U").render()
     assert [mark.messages for mark in rendered.manifest.marks] == [0]
+
+
+async def test_tools_in_the_form_of_anthropic_are_read() -> None:
+    tool = {"name": "disk", "description": "How full a disk is.", "input_schema": {"type": "object"}}
+    rendered = await Prompt(OpenAIChat("gpt-5")).user("Full?").tools([tool]).render()
+    assert rendered.payload["tools"][0]["function"]["parameters"] == {"type": "object"}

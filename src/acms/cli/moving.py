@@ -364,7 +364,7 @@ def _draw_derived_rows(screen: Screen, checked: Sequence[dict[str, Any]], count:
         screen.line(f"derived rows at fault: {count:,}; the log is not. Repair them: {command}", "yellow")
     missing = sum(result["not_indexed"] for result in checked)
     if missing:
-        screen.line(f"entries without an index record: {missing:,}; the next recall makes it", "dim")
+        screen.line(f"entries without an index record: {missing:,}; the next recall makes them", "dim")
 
 
 @define_command("witness", "acms witness /mnt/elsewhere/heads.jsonl", namespace="unused")

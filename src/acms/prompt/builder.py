@@ -414,7 +414,7 @@ class Builder(Recipe):
         return merged
 
     def tools(self, tools: Sequence[Tool | Mapping[str, Json]]) -> Self:
-        """Add functions the model may call: `Tool`, or mappings in neutral or in OpenAI's form."""
+        """Add functions the model may call: `Tool`, or mappings in neutral, OpenAI's or Anthropic's form."""
         prompt = self._with_steps()
         prompt.offered = contents.parse_tools([*self.offered, *contents.parse_tools(tools)])
         return prompt

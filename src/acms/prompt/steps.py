@@ -360,7 +360,7 @@ def validate_message(message: PromptMessage, field: str) -> PromptMessage:
 
 
 def parse_tool(value: object, field: str) -> Tool:
-    """Read a function the model may call: a `Tool`, or a mapping in neutral or in OpenAI's form."""
+    """Read a function the model may call: a `Tool`, or a mapping in neutral, OpenAI's or Anthropic's form."""
     if isinstance(value, Tool):
         tool = value
     elif isinstance(value, Mapping):
@@ -369,6 +369,9 @@ def parse_tool(value: object, field: str) -> Tool:
             raise ValidationError("must be a mapping", field=f"{field}.function")
         if value.get("type", "function") != "function":
             raise ValidationError(f"{value['type']!r} is not function", field=f"{field}.type")
+        if "input_schema" in inner and "parameters" not in inner:  # Anthropic's name of it
+            inner = {**inner, "parameters": inner["input_schema"]}
+            del inner["input_schema"]
         unknown = set(inner) - {"type", "name", "description", "parameters", "strict"}
         if unknown:
             raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)

@@ -44,7 +44,9 @@ UNPAIRED_OMITTED = (
 )
 MISFITS_OMITTED = "parts that a role cannot have are left out"
 CALLS_MOVED = "tool calls are moved to the end of their message: nothing may follow them there"
-BEGINNING_ADDED = "a message of the user is put before a conversation that begins with the assistant"
+BEGINNING_ADDED = (
+    "a message of the user was added in front: no conversation may begin with the assistant here"
+)
 COMPACTION_MOVED = "a compaction is put in front of the messages: it stands for what came before them"
 OLDER_COMPACTION_OMITTED = "of several compactions only the newest is sent: it stands for the others too"
 TRAILING_SPACE_OMITTED = "white space at the end of the last answer is left out"
