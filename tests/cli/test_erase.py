@@ -120,6 +120,11 @@ def test_the_message_that_a_fact_was_made_from_stays_and_is_told(db: str, ids: d
     assert found["remaining"] == []
 
 
+def test_a_name_that_nobody_has_is_told(db: str, ids: dict[str, str]) -> None:
+    found = run("erase", "--actor", "Anna", "--yes", "--db", db)
+    assert "everything 'Anna' said in every namespace: nothing was found to erase" in found.stdout
+
+
 def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_path: Path) -> None:
     assert len(call("erase", "--actor", "Ana", "--namespace", "work", "--yes", "--db", db)["ids"]) == 2
     assert said(db, "user_456", "work") == ["", "hello work", ""]

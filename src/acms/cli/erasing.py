@@ -179,7 +179,7 @@ class _Target:
         if self.whole_namespace is not None:
             return f"everything in namespace {self.whole_namespace}"
         namespaces = "every namespace" if self.namespace is None else f"namespace {self.namespace}"
-        return f"everything {self.actor} said in {namespaces}"
+        return f"everything {self.actor!r} said in {namespaces}"
 
     def subject(self) -> dict[str, str]:
         """Return the arguments of `erase_subject`."""
@@ -196,10 +196,13 @@ def _session_name(context: Context) -> str:
 def _draw_erasure(shell: Shell, description: str, erasure: Erasure, owners: Mapping[str, Context]) -> None:
     """Write the result; `owners` are the contexts of the entries that remain."""
     sessions = count_noun(len(erasure.contexts), "session")
-    shell.line(
-        f"{description}: erased {count_noun(len(erasure.ids), 'entry')} in {sessions},"
-        f" {len(erasure.cascaded)} of them summaries and facts made from others"
-    )
+    if erasure.ids:
+        shell.line(
+            f"{description}: erased {count_noun(len(erasure.ids), 'entry')} in {sessions},"
+            f" {len(erasure.cascaded)} of them summaries and facts made from others"
+        )
+    else:
+        shell.line(f"{description}: nothing was found to erase; check the name and the namespace", "yellow")
     for entry in erasure.remaining[:LISTED]:
         context = owners[entry.context]
         shell.line(f"{_session_name(context)} v{entry.version} {KEPT[entry.kind]}", "yellow")
