@@ -108,7 +108,7 @@ async def rank_log(
     from acms.recall.filter_evaluation import evaluate_filter
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
-    from acms.recall.repetition import find_asked
+    from acms.recall.repetition import find_asking
 
     log = await _catch_up_index(reader, context, at, None if request is None else request.namespace)
     corpus = log.corpus
@@ -121,10 +121,10 @@ async def rank_log(
     question = parse_query(
         query, corpus.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
     )
-    asked = await find_asked(reader.storage, corpus, question, query)
+    asking = await find_asking(reader.storage, corpus, question, query)
 
     def rank() -> Ranking:
-        ranking = Ranking(corpus, asked.query, size, allowed, asking=asked.positions)
+        ranking = Ranking(corpus, question, size, allowed, asking=asking)
         add_companions(corpus, ranking)
         return ranking
 

@@ -1,14 +1,12 @@
 """Messages that ask what a query asks: the query itself, and earlier requests of the same form.
 
 An agent that works through tickets is asked "Next please look into ticket T-140" forty times. All of these share every
-word with the newest, and none of them answers it: what it is about is 140.
+word but 140 with the newest, and none of them answers it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,37 +26,17 @@ MOST_READ = 3
 """Texts that are read to find one with the form of a query: most messages with all its words have it."""
 
 
-class AskedQuery(NamedTuple):
-    """A query, and the messages that ask it."""
+async def find_asking(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> Ints:
+    """Return the positions of the messages that ask a query, of which `text` is the wording: they are no answers.
 
-    query: Query
-    #: Position of the message that is the query itself; -1 if there is none.
-    position: int
-    #: Positions of earlier requests of its form, without the newest of them.
-    repetitions: Ints
-
-    @property
-    def positions(self) -> Ints:
-        """Positions of all messages that are no answers, because they ask."""
-        return self.repetitions if self.position < 0 else np.append(self.repetitions, self.position)
-
-
-async def find_asked(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> AskedQuery:
-    """Find the messages that ask a query, of which `text` is the wording.
-
-    If its form is routine, only the words with digits remain in the query: they are what it is about. Without any the
-    query is unchanged, because an earlier answer to the same question is what is looked for.
+    These are the query itself and, if its form is routine, earlier requests of the form, but not the newest of them.
     """
     position = await _find_query(storage, corpus, query, text)
-    repetitions = await _find_repetitions(storage, corpus, text)
-    repetitions = repetitions[repetitions != position]
+    own = NO_POSITIONS if position < 0 else np.array([position])
+    repetitions = np.setdiff1d(await _find_repetitions(storage, corpus, text), own)
     if len(repetitions) < ROUTINE:
-        return AskedQuery(query, position, NO_POSITIONS)
-    number_terms = {primary_term(word) for word in split_words(text) if _has_digit(word)}
-    if number_terms:
-        words = tuple([word for word in query.words if word.terms[0] in number_terms])
-        query = replace(query, words=words, space=None, vector=None)
-    return AskedQuery(query, position, repetitions[:-1])
+        return own
+    return np.append(repetitions[:-1], own)
 
 
 async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> int:
@@ -125,8 +103,8 @@ def _find_holders_of_all(corpus: Corpus, words: Iterable[str]) -> Ints:
     positions, _ = corpus.postings(terms[0])
     positions = positions[corpus.roles[0][codes[positions]]]
     for term in terms[1:]:
-        if len(positions) <= ROUTINE:
-            break
+        if len(positions) < ROUTINE:
+            return NO_POSITIONS
         positions = positions[corpus.counts_at(term, positions) > 0]
     return positions[-MOST_COMPARED:]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from acms.model import Role
 from acms.recall.corpus import Corpus
-from acms.recall.index import Ints
+from acms.recall.index import NO_POSITIONS, Ints
 from acms.text.index_record import EXTERNAL
 from acms.text.tokenizer import function_terms, subjectless_terms
 
@@ -40,7 +40,7 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     is_own = np.arange(len(corpus)) >= corpus.start
     is_single = corpus.column("group") < 0
     if not (is_own & ~is_single).any():
-        return np.zeros(0, np.int64)
+        return NO_POSITIONS
     codes, labels = corpus.labels
     is_user = is_own & corpus.roles[0][codes]
     is_assistant = np.array([label.role is Role.ASSISTANT for label in labels], bool)[codes]
