@@ -112,16 +112,15 @@ async def test_requests_of_the_same_form_are_not_recalled_as_answers() -> None:
 
 async def test_a_question_of_the_form_of_others_keeps_its_subject() -> None:
     async with ACMS("s", "memory://", None) as session:
-        for year in range(2015, 2026):
-            await session.ingest("user", f"Hiring report: {year - 2010} engineers joined in {year}.")
-            await session.ingest("user", f"Canteen report: {year - 2000} dishes were served in {year}.")
+        for year in range(2015, 2025):
+            await session.ingest("user", f"In the hiring report {year - 2010} engineers joined in {year}.")
         for year in (2016, 2018, 2020, 2022):
             await session.ingest("user", f"How many engineers joined in {year}?")
             await session.ingest("assistant", "See the report.")
-        items = await session.recall("How many engineers joined in 2019?", budget=60)
-    shown = items.text()
-    assert "9 engineers joined in 2019" in shown
-    assert "Canteen" not in shown
+        for number in range(40):
+            await session.ingest("user", f"Poster {number} hangs since 2024.")
+        items = await session.recall("How many engineers joined in 2024?", budget=50)
+    assert "14 engineers joined in 2024" in items.text()
 
 
 async def test_the_answer_to_a_question_that_was_asked_often_is_found() -> None:
