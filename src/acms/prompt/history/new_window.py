@@ -387,9 +387,12 @@ class NewWindow:
                 self.pieces = self._drop_visible_pieces(shown_groups)
             else:
                 self.pieces, start, limits = pieces, new_start, new_limits
+        old_limits = self.limits
         self._start, self.limits = start, limits
         for index in range(start, self._turn_start):
-            self._cut_again(index)
+            version = groups[index].first
+            if limits.get(version) != old_limits.get(version):
+                self._cut_again(index)
 
     def _show_more(self, start: int, end: int, budget: int) -> None:
         """Show more of what is cut among some groups, the newest first, while all groups and pieces fit a budget.
