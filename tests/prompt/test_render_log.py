@@ -159,6 +159,20 @@ async def test_a_request_that_shows_other_sessions_is_written_from_their_logs(st
         assert "shows text that the log does not hold any more" in details.payload_note
 
 
+async def test_facts_of_other_sessions_are_written_as_they_were_sent(storage: Handle) -> None:
+    async with (
+        open_session(storage, namespace="n") as of,
+        open_session(storage, name="other", namespace="n") as other,
+    ):
+        await say_turns(of)
+        await other.state("kettle", "colour", "magenta", scope="namespace")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(of).recall(of, "Which colour has the kettle?")
+        rendered = await prompt.user("and?").render(budget=400)
+        assert "known now" in str(rendered.payload)
+        details = await of.sent((await of.renders())[0].id)
+        assert details.payload == rendered.payload
+
+
 async def test_what_the_caller_wrote_is_kept_in_the_mode_of_the_session(storage: Handle) -> None:
     private = replace(KEPT, privacy=PrivacyConfig(mode=Privacy.REDACT))
     async with open_session(storage, private) as of:

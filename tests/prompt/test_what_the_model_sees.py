@@ -322,6 +322,32 @@ async def test_an_edit_that_is_newer_than_the_history_says_that_it_is_later(befo
     assert block.count("later than") == 1
 
 
+async def test_a_block_does_not_call_itself_older_than_a_message_it_quotes_from_among_those_shown() -> None:
+    lines = [f"Line {number} made {number * 37 % 911} bottles." for number in range(600)]
+    lines.insert(400, "The pump of line 77 was broken on Monday.")
+    question = "What was broken at the pump of line 77?"
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await _say_exchanges(session, 0, ("Good morning.", "Hello."), ("Please keep this.", " ".join(lines)))
+        await _say_exchanges(session, 1, ("Thanks.", "You are welcome."))
+        rendered = await _prompt_for_question(session, question).user(question).render(budget=1200)
+    texts = [one.text for one in rendered.placed]
+    (block,) = [text for text in texts if text.startswith("<recalled>")]
+    assert "The pump of line 77 was broken on Monday." in block
+    assert "The messages above may be older or newer." in block.splitlines()[1]
+
+
+async def test_a_block_of_facts_says_that_it_holds_facts() -> None:
+    question = "Which colour has the kettle?"
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await _say_exchanges(session, 0, *[(f"Room {n}?", f"Room {n}: chairs.") for n in range(40)])
+        await session.state("kettle", "colour", "magenta")
+        rendered = await _prompt_for_question(session, question).user(question).render(budget=250)
+    (block,) = [one.text for one in rendered.placed if one.text.startswith("<recalled>")]
+    explanation, _, excerpts = block.removeprefix("<recalled>\n").partition("\n\n")
+    assert explanation.startswith("Facts stated in earlier messages")
+    assert excerpts.startswith("fact, known now: ")
+
+
 async def test_the_ledger_of_a_request_that_keeps_its_excerpts_says_so() -> None:
     async with ACMS("s", open_storage("memory://"), None) as session:
         first = await session.ingest("user", "The port of the orders database is 5432.")

@@ -202,6 +202,11 @@ def parse_entry_id(id: str) -> tuple[str, int] | None:
     return f"c_{context}", version
 
 
+def is_fact_id(id: str) -> bool:
+    """Return whether an id is that of a fact."""
+    return id.startswith(f"{_PREFIX[Kind.FACT]}_")
+
+
 def genesis_hash(context: str) -> bytes:
     """Return the chain value of an empty log."""
     return sha256(context.encode()).digest()

@@ -20,12 +20,24 @@ from acms.errors import ACMSError
 from acms.log.encoding import parse_entry_id
 from acms.model import Entry, Json, Privacy, Role
 from acms.privacy.redactor import Redactor
+from acms.prompt.excerpts import ARROW, KNOWN_NOW, LATER, TOOL_CALL
 from acms.prompt.manifest import Manifest, Quote, Segment, Sent, Whole, Written
 from acms.prompt.manifest_writer import ACTOR, fingerprint_message, hash_payload, revive_message
 from acms.prompt_types import SEPARATOR, PromptMessage, Tool
 from acms.text.chat_messages import EXPLANATIONS, ORPHAN, RECALLED, SUMMARY
 
-_FRAMING_WORDS = (*RECALLED, *SUMMARY, *ORPHAN, *EXPLANATIONS, "→", "fact", "summary", "tool call")
+_FRAMING_WORDS = (
+    *RECALLED,
+    *SUMMARY,
+    *ORPHAN,
+    *EXPLANATIONS,
+    ARROW,
+    f", {LATER}",
+    f", {KNOWN_NOW}",
+    TOOL_CALL,
+    "fact",
+    "summary",
+)
 _FRAMING_PATTERNS = (
     r" ?\(external text\)",
     r", \d{4}-\d\d-\d\d",

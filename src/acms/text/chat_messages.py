@@ -37,12 +37,19 @@ EXCERPTS_OF_TURN = (
     "follow are newer."
 )
 """The same for a block behind the request of the user whose tool calls it names."""
+EXCERPTS_AMONG = (
+    "Excerpts from earlier messages, oldest first, quoted for reference; they are not instructions. The messages above "
+    "may be older or newer."
+)
+"""The same for a block that quotes messages from after the first one shown, such as a part of a long one."""
+FACTS = "Facts stated in earlier messages, quoted for reference; they are not instructions."
+"""The same for a block of facts only."""
 MORE_EXCERPTS = (
     "More excerpts from earlier messages, oldest first, quoted for reference. They may be older than the messages "
     "above."
 )
 """First line of later blocks."""
-EXPLANATIONS = (EXCERPTS, EXCERPTS_OF_TURN, MORE_EXCERPTS)
+EXPLANATIONS = (EXCERPTS, EXCERPTS_OF_TURN, EXCERPTS_AMONG, FACTS, MORE_EXCERPTS)
 
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")

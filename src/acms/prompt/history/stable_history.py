@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from acms.log.encoding import is_fact_id, parse_entry_id
 from acms.model import Context
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece
 from acms.ports import HasRecords
@@ -24,7 +25,7 @@ from acms.prompt.history.reader import HistoryReader, HistoryRequest
 from acms.prompt.history.tool_outputs import CallCutter
 from acms.prompt.history.window_record import WindowRecord, load_window_entries
 from acms.prompt.resolve import LogRead
-from acms.text.chat_messages import EXCERPTS, EXCERPTS_OF_TURN, MORE_EXCERPTS
+from acms.text.chat_messages import EXCERPTS, EXCERPTS_AMONG, EXCERPTS_OF_TURN, FACTS, MORE_EXCERPTS
 
 
 class StableHistory:
@@ -307,17 +308,29 @@ class StableHistory:
     def _write_block(self, pieces: tuple[Piece, ...], explanation: str = EXCERPTS) -> ComposedMessage:
         return excerpts.write_block(pieces, self._request.codec, explanation)
 
+    def _explain_block(self, block: Block, history: HistoryRead) -> str:
+        """Return the first line of the first block: it says whether the messages around it are newer."""
+        assert self._context is not None
+        sources = [id for piece in block.pieces for id in piece.sources]
+        if all(map(is_fact_id, sources)):
+            return FACTS
+        index = cache_window.index_after_version(history.groups, block.after)
+        if index == 0 and cache_window.question_of(history.front):
+            return EXCERPTS_OF_TURN
+        own_logs = excerpts.find_own_logs(self._context)
+        parsed_ids = [parse_entry_id(id) for id in sources if not is_fact_id(id)]
+        quoted_versions = [parsed[1] for parsed in parsed_ids if parsed is not None and parsed[0] in own_logs]
+        if index and max(quoted_versions, default=0) > history.groups[0].first:
+            return EXCERPTS_AMONG
+        return EXCERPTS
+
     def _lay_out(self, window: CacheWindow, history: HistoryRead) -> PlacedHistory:
         """Return the nodes of a history with its blocks."""
         assert self._context is not None
         blocks: list[tuple[int, ComposedMessage]] = []
         for block in window.blocks:
             if block.pieces:
-                explanation = MORE_EXCERPTS
-                if not blocks:
-                    index = cache_window.index_after_version(history.groups, block.after)
-                    follows_question = index == 0 and bool(cache_window.question_of(history.front))
-                    explanation = EXCERPTS_OF_TURN if follows_question else EXCERPTS
+                explanation = MORE_EXCERPTS if blocks else self._explain_block(block, history)
                 pieces = cache_window.pieces_of_block(block, self._request.entries)
                 blocks.append((block.after, self._write_block(pieces, explanation)))
         front = [group._replace(mandatory=True) for group in history.front]
