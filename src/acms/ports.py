@@ -270,6 +270,8 @@ class Codec(Protocol):
     vendors: tuple[str, ...]
     #: Whether the provider caches only prefixes that end at a mark.
     marks_only: bool
+    #: Whether a prompt marks the end of its history for the cache if it has no cache hint.
+    marks_history: bool
     #: Whether the provider accepts signed reasoning only after exactly the prefix for which it was produced.
     binds_reasoning: bool
     #: Whether the provider itself sets a mark after the newest message of the user or a tool.

@@ -171,7 +171,7 @@ class Plain:
     def __init__(self, *front: Role, marks_only: bool = False) -> None:
         self._front = front
         self.marks_only = marks_only
-        self.implicit_mark = False
+        self.implicit_mark = self.marks_history = False
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         return tuple(sorted(messages, key=lambda one: one.role not in self._front))

@@ -384,3 +384,33 @@ async def test_a_turn_of_an_epoch_recalls_no_more_than_its_effort(effort: float)
         earlier = rendered
         await say_steps(session, n + 1, n + 1)
     assert begun
+
+
+def _marked_texts(rendered: Rendered) -> list[str]:
+    """Return the first words of each block that has a cache mark."""
+    payload = rendered.payload
+    blocks = [block for message in payload["messages"] for block in message["content"]]
+    blocks += payload.get("system", [])
+    return [block["text"][:20] for block in blocks if "cache_control" in block]
+
+
+async def test_claude_caches_a_history_without_a_hint() -> None:
+    codec = AnthropicMessages("claude-sonnet-4-5")
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await say_steps(session, 1, 81)
+        prompt = Prompt(codec).system("You count rows. " * 400).history(session).user("And today?")
+        first = await prompt.render(budget=6000)
+        assert _marked_texts(first) == ["Step 81: the report ", "You count rows. You "]
+        await say_steps(session, 82, 85)
+        second = await prompt.render(budget=6000, after=first)
+        assert second.cache.predicted_tokens > 0.95 * first.tokens.tokens
+        assert _marked_texts(second) == ["Step 85: the report ", "You count rows. You "]
+
+        hinted = Prompt(codec).system("You count rows. " * 400).cache_hint(id="rules").history(session)
+        assert len(_marked_texts(await hinted.user("And today?").render(budget=6000))) == 2
+        short = Prompt(codec).history(session).user("And today?")
+        assert _marked_texts(await short.render(budget=600)) == []  # too short for the cache
+        past = Prompt(codec).history(session.at(80)).user("And today?")
+        assert _marked_texts(await past.render(budget=6000)) == []  # no later request continues it
+        uncached = Prompt(AnthropicMessages("claude-sonnet-4-5", cache_history=False)).history(session)
+        assert _marked_texts(await uncached.user("And today?").render(budget=6000)) == []

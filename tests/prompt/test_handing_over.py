@@ -18,7 +18,10 @@ from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
 from tests.prompt.test_stable_history import STOCK, SYSTEM, random_sentence, random_table
 
-CODECS = {"openai": OpenAIChat("gpt-5"), "anthropic": AnthropicMessages("claude-opus-5-5")}
+CODECS = {
+    "openai": OpenAIChat("gpt-5"),
+    "anthropic": AnthropicMessages("claude-opus-5-5", cache_history=False),
+}
 NOW = datetime(2026, 7, 1, 9, tzinfo=UTC)
 
 

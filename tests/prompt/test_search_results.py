@@ -13,7 +13,7 @@ from acms.prompt import Prompt, Rendered
 from acms.prompt.replay import replay
 from tests.providers import validators
 
-CITING = AnthropicMessages("claude-opus-5-5", search_results=True)
+CITING = AnthropicMessages("claude-opus-5-5", search_results=True, cache_history=False)
 
 
 async def session_with_messages(config: ACMSConfig | None = None) -> ACMS:

@@ -42,7 +42,9 @@ STOCK = {"name": "stock", "description": "Counts what is there."}
 
 
 def make_codec() -> AnthropicMessages:
-    return AnthropicMessages("claude-opus-5-5")  # refuses a thinking block behind a changed prefix
+    return AnthropicMessages(
+        "claude-opus-5-5", cache_history=False
+    )  # refuses a thinking block behind a changed prefix
 
 
 def random_sentence(rng: random.Random) -> str:
@@ -665,7 +667,7 @@ async def test_a_request_says_what_its_tokens_are_used_for() -> None:
     [
         OpenAIChat("gpt-5"),
         OpenAIResponses("gpt-5"),
-        AnthropicMessages("claude-opus-5-5"),
+        AnthropicMessages("claude-opus-5-5", cache_history=False),
         Gemini("gemini-2.5-pro"),
     ],
     ids=lambda codec: codec.name,

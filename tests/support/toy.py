@@ -34,6 +34,7 @@ class Toy:
     vendors: tuple[str, ...] = ()
     marks_only = False
     implicit_mark = False
+    marks_history = False
     binds_reasoning = False
 
     def __init__(self, primer: int = 0) -> None:

@@ -64,7 +64,8 @@ def predict_cache(
             readable_tokens = base + _count_tokens(new_messages[:marked_count])
         else:
             readable_tokens = 0
-            reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
+            advice = "" if previous.marks and current.marks else ": give a cache hint"
+            reason += f"; nothing is read from the cache, as no mark ends what is shared{advice}"
     prediction = replace(
         prediction,
         predicted_tokens=codec.cached(readable_tokens),

@@ -61,6 +61,7 @@ from acms.prompt.resolve import (
     drop_repeated_recalls,
     lay_out_messages,
     list_reads,
+    mark_history,
     quote_items,
     tokens_for_recall,
     unused_hints,
@@ -433,6 +434,7 @@ class _Renderer:
                 if placed_history.window is None
                 else frozenset(placed_history.window.request_hashes)
             )
+            resolved.continued_history = "" if placed_history.window is None else path
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
             committed = await stable_history.commit(placed_history, prompt.fitted, path, self._request_hash)
@@ -626,6 +628,8 @@ class _Renderer:
                 continue
             placed = self._lay_out(fitted, resolved)
             marks = cache_marks(placed, tree, resolved, self._tools)
+            if not resolved.hints and resolved.continued_history and self._codec.marks_history:
+                marks = mark_history(placed, resolved.continued_history, self._codec, self._tools)
             payload = self._codec.render(
                 [placement.message for placement in placed], tools=self._tools, marks=marks
             )

@@ -97,6 +97,8 @@ class Resolved:
     hints: list[tuple[Hint, int]] = field(default_factory=list)
     #: Logs that were read.
     logs: list[LogRead] = field(default_factory=list)
+    #: Path of the history that the next request continues, "" if there is none.
+    continued_history: str = ""
     #: Summaries that may replace a part of the content, by name.
     summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
@@ -437,7 +439,7 @@ def cache_marks(
     """Return the cache hints as message counts: the contiguous beginning of the messages before each hint.
 
     When there is a hint and a log is shown, the end of the content that stays is marked too: the next turn reads up to
-    there.
+    there. Without a hint, see `mark_history`.
     """
     marks: list[CacheMark] = []
     for hint, scope_count in resolved.hints:
@@ -451,6 +453,25 @@ def cache_marks(
     # Only messages of a log have a first version.
     if marks and any(placement.first for placement in placed[marks[-1].messages : stable_end]):
         marks.append(CacheMark(messages=stable_end))
+    return tuple(marks)
+
+
+def mark_history(
+    placed: Sequence[PlacedMessage], path: str, codec: Codec, tools: Sequence[Tool]
+) -> tuple[CacheMark, ...]:
+    """Return marks at the end of the messages before the history at a path, and at the end of the history.
+
+    The next turn reads up to the second, and the first request of another session up to the first. A prefix that is
+    too short to be cached has no mark.
+    """
+    shown = [index for index, placement in enumerate(placed) if f"{placement.path}/".startswith(f"{path}/")]
+    if not shown or any(placement.moves for placement in placed[: shown[-1]]):
+        return ()
+    marks: list[CacheMark] = []
+    for end in (shown[0], shown[-1] + 1):
+        tokens = codec.base(tools) + sum(placement.tokens for placement in placed[:end])
+        if codec.cached(tokens):
+            marks.append(CacheMark(messages=end))
     return tuple(marks)
 
 

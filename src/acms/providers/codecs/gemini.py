@@ -210,7 +210,7 @@ class Gemini(CountingCodec):
     name = "gemini"
     vendors: tuple[str, ...] = (VENDOR,)
     search_results = False
-    marks_only = implicit_mark = binds_reasoning = False
+    marks_only = implicit_mark = marks_history = binds_reasoning = False
     #: Rates of the provider for reads from its prompt cache; writing to it is free.
     rates = CacheRates(cached=0.1, write=1.0, long=1.0)
 

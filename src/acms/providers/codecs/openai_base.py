@@ -68,6 +68,7 @@ class OpenAICodec(CountingCodec):
         self.model = validation.validate_name(model, "model")
         self.traits = find_published_traits(model)
         self.marks_only = self.implicit_mark = self.traits.has_breakpoints
+        self.marks_history = False
         #: Rates of the provider for reads from its prompt cache and writes to it.
         self.rates = self.traits.rates
         #: Whether reasoning that is sent back counts only behind the very prefix that it was produced under.
