@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import Discriminator, Field, Tag, create_model
+from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 from pydantic.alias_generators import to_camel
 
 from acms.errors import TooLargeError, ValidationError
@@ -50,6 +50,12 @@ RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _GeneratedBody(Body):
+    """A body whose model is generated: there is no source text whose docstrings could describe its fields."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 def _create_part_model(type: str, kind: Any) -> Any:
     """Return the body model of a message part: its fields and its type."""
     hints = get_type_hints(kind)
@@ -58,7 +64,7 @@ def _create_part_model(type: str, kind: Any) -> Any:
         default = ... if field.default is MISSING else field.default
         alias = to_camel(field.name)
         model_fields[f"{field.name}_"] = (hints[field.name], Field(default, alias=alias))
-    return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **model_fields)
+    return create_model(f"{kind.__name__}Body", __base__=_GeneratedBody, __doc__=kind.__doc__, **model_fields)
 
 
 def read_part(body: Any) -> Part:
