@@ -244,7 +244,8 @@ class ACMS(View):
         `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key" or "id".
         `last_message` is the id of the newest message that the caller has seen, or None if there was none. If the log
         has a newer message, `PreconditionError` is raised; newer facts and summaries are allowed. A list that is stored
-        in part raises `IdempotencyMismatchError`: use `sync`.
+        in part raises `IdempotencyMismatchError`: use `sync`. A list of more than 1,000 messages (at a service: 256)
+        raises `ValidationError`: split it, and give each part its own `idempotency_key`.
         """
         checked = check_list(messages, validation.BATCH)
         renamed: tuple[str, ...] = ()

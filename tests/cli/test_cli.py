@@ -720,6 +720,7 @@ def test_import_is_idempotent_and_adds_what_is_new(db: str, tmp_path: Path) -> N
     file.write_text("".join(lines[:450]), encoding="utf-8")
     assert call("import", str(file), "--db", db) == {
         "session": "growing", "read": 450, "new": 450, "messages": 450, "tokens": 1350,
+        "skipped": {},
     }  # fmt: skip
     assert call("import", str(file), "--db", db)["new"] == 0
     file.write_text("".join(lines), encoding="utf-8")

@@ -84,6 +84,28 @@ def test_a_command_that_a_group_does_not_have(arguments: tuple[str, ...], messag
     assert message in run(*arguments, code=2).stderr
 
 
+def test_a_file_whose_messages_have_no_content_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    file.write_text('{"role": "user"}\n')
+    error = run("import", str(file), "--db", str(tmp_path / "notes.db"), code=1).stderr
+    assert "chat.jsonl: 1 message has no content" in error
+    assert 'try: give each message a content: {"role": "user", "content": "…"}' in error
+    file.write_text('{"role": "user"}\n{"role": "user", "content": "We use Redis."}\n')
+    done = run("import", str(file), "--db", str(tmp_path / "notes.db"))
+    assert "1 new of 1 message" in done.stdout
+    assert "skipped 1 messages that say nothing" in done.stdout
+
+
+def test_a_backup_is_not_restored_but_opened_or_copied(tmp_path: Path) -> None:
+    store, backup = str(tmp_path / "notes.db"), str(tmp_path / "b.db")
+    run("add", "u", "user", "We use Redis.", "--db", store)
+    run("backup", backup, "--db", store)
+    error = run("restore", backup, "--db", str(tmp_path / "other.db"), code=1).stderr
+    assert "b.db: is a SQLite database, not an export of a session" in error
+    assert f"try: acms copy {backup} TO copies its sessions into another store" in error
+    assert call("sessions", "stats", "u", "--db", backup)["messages"] == 1
+
+
 def test_eval_says_which_package_it_needs() -> None:
     code = "import sys; sys.modules['acms_eval'] = None; from acms.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "eval", "run"], capture_output=True, text=True)

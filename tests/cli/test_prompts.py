@@ -119,7 +119,11 @@ def test_a_budget_that_is_too_small_and_a_codec_that_is_none_are_refused(talk: l
     assert error["code"] == "FIT"
     assert error["options"]
     error = refused("render", "user_123", "--codec", "morse", code=2)
-    assert (error["code"], error["field"]) == ("VALIDATION", "codec")
+    assert (error["code"], error["field"], error["options"]) == ("VALIDATION", "codec", [])
+    error = refused("render", "user_123", "--codec", "openai", code=2)
+    assert error["options"] == ["did you mean openai-chat or openai-responses?"]
+    error = refused("render", "user_123", "--codec", "Claude", code=2)
+    assert error["options"] == ["did you mean anthropic?"]
     assert refused("render", "nobody")["code"] == "SESSION_NOT_FOUND"
     error = refused("render", "user_123", "--save", ".")
     assert (error["code"], error["field"]) == ("VALIDATION", ".")

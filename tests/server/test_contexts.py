@@ -30,6 +30,15 @@ def test_a_key_is_free_again_once_its_context_is_deleted(service: Service) -> No
     assert service.create(key="freed") != before
 
 
+def test_a_key_in_a_path_is_not_found_and_the_error_says_how_to_find_the_id(service: Service) -> None:
+    service.create(key="orders")
+    problem = service.client.get("/contexts/orders").json()
+    assert (problem["status"], problem["code"]) == (404, "SESSION_NOT_FOUND")
+    assert problem["options"] == [
+        "a path takes the id of a context: GET /api/v1/contexts with the parameter key finds it by its key"
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

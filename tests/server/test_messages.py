@@ -183,7 +183,9 @@ def test_a_message_is_measured_with_its_parts_and_calls() -> None:
             user_message("x" * 60, parts=[{"type": "text", "text": "x" * 60}]),
             {"role": "assistant", "content": "", "toolCalls": [call]},
         ):
-            checked_problem(post_messages(service, context, user_message("ok"), large), 413, "messages[1]")
+            reply = post_messages(service, context, user_message("ok"), large)
+            problem = checked_problem(reply, 413, "messages[1]")
+            assert problem["options"][0] == "split the text into several messages"
         checked_problem(
             post_messages(service, context, user_message("a"), user_message("b"), user_message("c")),
             413,

@@ -35,7 +35,7 @@ def _texts_of_prompt(data: Any) -> list[str]:
     return [message.text for message in codec.parse(data["payload"])]
 
 
-@pytest.mark.parametrize("codec", ["openai-chat", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("codec", ["openai-chat", "openai-responses", "anthropic", "anthropic-messages"])
 def test_every_format_gets_its_request_within_the_budget(one: Service, codec: str) -> None:
     context = one.talk(*SAID)
     data = _post_prompt(

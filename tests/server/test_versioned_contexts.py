@@ -240,7 +240,10 @@ def test_a_huge_batch_is_too_large_and_no_error_of_the_service(service: Service)
     context = service.create()
     for count in (257, 9000):
         body = {"messages": [{"role": "user", "content": "x"}] * count}
-        checked_problem(service.client.post(f"/contexts/{context}/messages", json=body), 413, "messages")
+        reply = service.client.post(f"/contexts/{context}/messages", json=body)
+        problem = checked_problem(reply, 413, "messages")
+        assert problem["detail"] == f"messages: has {count} messages, the limit is 256"
+        assert problem["options"] == ["split the list into parts of at most 256 messages"]
     assert len(service.say(context, *["x"] * 256)) == 256
 
 

@@ -171,6 +171,9 @@ async def test_what_is_no_batch_is_refused(storage: Storage) -> None:
 
 async def test_a_batch_may_be_as_large_as_the_limit(storage: Storage) -> None:
     async with session_on(storage) as session:
+        with pytest.raises(ValidationError, match="has 1001 messages, the limit is 1000") as caught:
+            await session.ingest_many([{"role": "user", "content": "x"}] * (validation.BATCH + 1))
+        assert caught.value.options == ("split the list into parts of at most 1000 messages",)
         receipts = await session.ingest_many([{"role": "user", "content": "x"}] * validation.BATCH)
         assert [receipt.position for receipt in receipts] == list(range(1, validation.BATCH + 1))
 

@@ -7,6 +7,7 @@ say that it is whole, not who wrote it; who may restore is decided by the caller
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +34,8 @@ Lines = Iterator[tuple[int, str]]
 Batch = list[tuple[int, Entry]]
 """The entries of one append, each with the number of its line."""
 
+_SQLITE = b"SQLite format 3\x00"
+"""The beginning of a SQLite file, such as a backup of a store."""
 _HEADER = '{"acms":'
 """The beginning of the first line of an export."""
 
@@ -71,6 +74,16 @@ async def make_rereadable(
 
 def _read_file_lines(file: Path, name: str) -> Lines:
     with file.open("rb") as opened:
+        if opened.read(len(_SQLITE)) == _SQLITE:
+            raise ValidationError(
+                "is a SQLite database, not an export of a session",
+                field=name,
+                options=(
+                    f"acms copy {shlex.quote(str(file))} TO copies its sessions into another store",
+                    "or open it as it is: a backup is a store",
+                ),
+            )
+        opened.seek(0)
         for number, line in enumerate(limits.read_lines_within(opened, name), 1):
             if line.strip():
                 yield number, line

@@ -144,7 +144,7 @@ async def _import_file(
             results = await importer.import_file(source, plans, session, path.stem, report)
         sessions = [asdict(result) for result in results]
         if source.format == "chat":
-            await _show_chat(shell, storage, sessions[0])
+            await _show_chat(shell, storage, sessions[0], source.skipped)
         else:
             _show_file(shell, source, sessions)
 
@@ -178,7 +178,9 @@ def _planned_json(plans: Mapping[str, Plan], stem: str) -> list[dict[str, Any]]:
     return sessions
 
 
-async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str, Any]) -> None:
+async def _show_chat(
+    shell: Shell, storage: StorageBackend, counts: Mapping[str, Any], skipped: Mapping[str, int]
+) -> None:
     name, new_count, read_count = counts["session"], counts["new"], counts["read"]
     async with await get_or_create_session(storage, name, shell.namespace) as session:
         stats = await session.get_session_stats()
@@ -188,9 +190,12 @@ async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str,
         "new": new_count,
         "messages": stats.messages,
         "tokens": stats.tokens,
+        "skipped": dict(skipped),
     }
     stored = f"{new_count} new of {count_noun(read_count, 'message')}"
     message = f"{name}: {stored}; it has {stats.messages:,} ({stats.tokens:,} tokens)"
+    for reason, count in skipped.items():
+        message += f"; skipped {count:,} {reason}"
     shell.show_line(value, message)
 
 

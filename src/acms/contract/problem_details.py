@@ -148,6 +148,10 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             'PATCH /api/v1/namespaces/{namespace}/policy {"legalHold": false} lifts it',
         ),
         (
+            r"storage\.sessions\(\) lists the sessions of all namespaces",
+            "a path takes the id of a context: GET /api/v1/contexts with the parameter key finds it by its key",
+        ),
+        (
             "acms sessions --all --deleted lists them",
             "GET /api/v1/contexts with the parameter deleted lists them",
         ),

@@ -23,8 +23,9 @@ class Limits:
     #: Bytes of a request body; of an import, which is read as a stream.
     body_bytes: int = 1_048_576
     import_bytes: int = 1_073_741_824
-    #: Bytes of one message's text, and messages in one append.
+    #: Bytes of one message's text. In Python the limit is 1 MiB; a higher value than that has no effect.
     message_bytes: int = 262_144
+    #: Messages in one append.
     batch: int = 256
     #: Tokens a window, a recall or a prompt may be asked for.
     tokens: int = 2_000_000

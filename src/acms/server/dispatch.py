@@ -213,11 +213,15 @@ def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
         raise ValidationError("the query string is not understood", field="query") from None
 
 
+def _body_too_large_error(size: str) -> TooLargeError:
+    return TooLargeError(f"has {size}", field="body", options=("split it into several requests",))
+
+
 def _limit_body_size(receive: Receive, headers: Mapping[str, str], max_bytes: int) -> Receive:
     """Return a `receive` that raises `TooLargeError` for a body of more than `max_bytes` bytes."""
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length) > max_bytes:
-        raise TooLargeError(f"has {length} bytes, the limit is {max_bytes}", field="body")
+        raise _body_too_large_error(f"{length} bytes, the limit is {max_bytes}")
     size = 0
 
     async def receive_within_limit() -> Message:
@@ -225,7 +229,7 @@ def _limit_body_size(receive: Receive, headers: Mapping[str, str], max_bytes: in
         message = await receive()
         size += len(message.get("body", b""))
         if size > max_bytes:
-            raise TooLargeError(f"has more than {max_bytes} bytes", field="body")
+            raise _body_too_large_error(f"more than {max_bytes} bytes")
         return message
 
     return receive_within_limit

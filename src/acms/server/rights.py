@@ -32,6 +32,7 @@ from acms.observability.logging import log_event, safe_error
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
 from acms.server.principal import Scope as KeyScope
 from acms.server.tenants import SERVICE_NAMESPACE, Stores
+from acms.storage.records import unknown_session_error
 
 __all__ = ["LOOK_SECONDS", "TRANSPORT", "Right", "Rights", "drop_client", "end_stream", "limit_send_buffer"]
 
@@ -214,7 +215,7 @@ class Rights:
         visible = context.namespace != SERVICE_NAMESPACE and access.allows(context.namespace, right.action)
         deleted = right.streamed and context.deleted_at is not None
         if deleted or not visible:
-            raise SessionNotFoundError(f"no session or context is named {right.context!r}")
+            raise unknown_session_error(right.context)
         if right.streamed and (await handle.head(right.context)).epoch != right.epoch:
             raise GoneError("something in this log was erased: resume after the last event")
 

@@ -27,6 +27,7 @@ from acms.server.principal import EVERYWHERE, Access, Action
 from acms.session import ACMS
 from acms.storage import handles, open_storage, urls
 from acms.storage.kv_home import InMemoryKV, KVHome
+from acms.storage.records import unknown_session_error
 from acms.storage.shards import Shards
 
 __all__ = ["SERVICE_NAMESPACE", "SERVICE_TENANT", "Engine", "Lease", "Stores", "Tenant"]
@@ -352,7 +353,7 @@ class Tenant:
 
 def _build_unknown_error(id: str) -> SessionNotFoundError:
     """Return the error for a missing context, worded as a store does, so that it does not reveal the reason."""
-    return SessionNotFoundError(f"no session or context is named {id!r}")
+    return unknown_session_error(id)
 
 
 class Stores:

@@ -46,6 +46,14 @@ def revision_conflict_error(name: str, rev: int) -> ConflictError:
     return ConflictError(f"the record {name!r} is not at revision {rev}", options=("read it again",))
 
 
+def unknown_session_error(id_or_key: str) -> SessionNotFoundError:
+    """Return the error for a context that a store does not have."""
+    return SessionNotFoundError(
+        f"no session or context is named {id_or_key!r}",
+        options=("storage.sessions() lists the sessions of all namespaces",),
+    )
+
+
 def record_from_rows(context: str, name: str, rows: Sequence[Sequence[Any]]) -> Record | None:
     """Build a record from the rows (when its context was deleted, rev, data): none of an unknown context."""
     if not rows:

@@ -38,7 +38,11 @@ def check_list(messages: object, max_messages: int) -> Sequence[Mapping[str, Any
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     if len(messages) > max_messages:
-        raise ValidationError(f"has {len(messages)} messages, the limit is {max_messages}", field="messages")
+        raise ValidationError(
+            f"has {len(messages)} messages, the limit is {max_messages}",
+            field="messages",
+            options=(f"split the list into parts of at most {max_messages} messages",),
+        )
     for index, message in enumerate(messages):
         if not isinstance(message, dict | Mapping):  # `dict` first: that check is faster
             raise ValidationError(

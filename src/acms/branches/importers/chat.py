@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 
 from acms.branches import limits
-from acms.branches.importers.conversation import Record, as_mapping, first_value, has_content, parse_timestamp
+from acms.branches.importers.conversation import (
+    SAYS_NOTHING,
+    Record,
+    as_mapping,
+    first_value,
+    has_content,
+    parse_timestamp,
+)
 from acms.branches.importers.documents import EXPECTED, join_lines, parse_record
 from acms.branches.importers.source import LINES, is_object
 from acms.branches.importers.turns import admit_turn
@@ -40,11 +47,19 @@ def read_chat(path: str | Path, *, trust: bool = False) -> Iterator[Turn]:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
 
 
-def read_lines(lines: Iterable[str], name: str, *, trust: bool = False) -> Iterator[Turn]:
-    """Read the messages of a chat file from its lines; `name` is the file's name for errors and for its suffix."""
+def read_lines(
+    lines: Iterable[str], name: str, *, trust: bool = False, skip: Callable[[str], None] | None = None
+) -> Iterator[Turn]:
+    """Read the messages of a chat file from its lines; `name` is the file's name for errors and for its suffix.
+
+    `skip` is called with a reason for each message that is left out.
+    """
     count = 0
     for index, (position, message) in enumerate(_read_messages(lines, name)):
-        for turn in _translate_message(message, index, position, trust):
+        turns = _translate_message(message, index, position, trust)
+        if not turns and skip is not None:
+            skip(SAYS_NOTHING)
+        for turn in turns:
             count += 1
             if count > limits.RECORDS:
                 raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=name)

@@ -18,6 +18,7 @@ from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json, Media, Part, Reasoning, ToolCall, ToolResult
 
 __all__ = [
+    "SAYS_NOTHING",
     "Conversation",
     "DerivedIds",
     "Fork",
@@ -299,6 +300,10 @@ class TurnBuilder:
         self.finish()
         answer = make_result_parts(id, output, is_error=is_error)
         self.turns.append(make_turn("tool", key=self.key, created_at=self._created_at, parts=answer))
+
+
+SAYS_NOTHING = "messages that say nothing"
+"""The reason for leaving out messages without content."""
 
 
 def has_content(turn: Turn) -> bool:

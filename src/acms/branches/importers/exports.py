@@ -14,7 +14,8 @@ from typing import BinaryIO
 from acms.branches import limits
 from acms.branches.importers import langgraph
 from acms.branches.importers.archives import ZIP, Member, read_archive, refuse_packed
-from acms.branches.importers.conversation import Conversation, has_content
+from acms.branches.importers.conversation import SAYS_NOTHING, Conversation, has_content
+from acms.branches.importers.documents import EXPECTED
 from acms.branches.importers.formats import FORMATS, LANGGRAPH, Format, find_format, get_format
 from acms.branches.importers.source import Source
 from acms.branches.importers.turns import admit_conversation
@@ -71,7 +72,7 @@ class Import:
                 messages = [turn for turn in piece.messages if has_content(turn)]
                 empty_count = len(piece.messages) - len(messages)
                 if empty_count:
-                    self.skipped["messages that say nothing"] += empty_count
+                    self.skipped[SAYS_NOTHING] += empty_count
                 if not messages and not piece.taken_back:  # nothing to store and nothing to retract
                     continue
                 records += len(messages)
@@ -84,9 +85,23 @@ class Import:
                 f"is no {self.format} file: {type(error).__name__}: {error}", field=self.name
             ) from error
         if not records:
-            raise ValidationError(
-                f"holds no conversation of {self.format}", field=self.name, options=("import it as chat",)
+            raise self._empty_error()
+
+    def _empty_error(self) -> ValidationError:
+        """Return the error for a file without a message to store; it gives the reason that is known."""
+        empty_count = self.skipped[SAYS_NOTHING]
+        if empty_count:
+            noun = "message has" if empty_count == 1 else "messages have"
+            return ValidationError(
+                f"{empty_count} {noun} no content, and no other message was found",
+                field=self.name,
+                options=('give each message a content: {"role": "user", "content": "…"}',),
             )
+        return ValidationError(
+            f"holds no conversation of {self.format}",
+            field=self.name,
+            options=("leave the format out: the content shows it", *EXPECTED),
+        )
 
     def _admit(self, piece: Conversation) -> Conversation:
         """Check the messages of a piece; an error names the conversation."""

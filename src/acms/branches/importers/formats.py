@@ -44,7 +44,7 @@ class Format:
 
 def _read_chat(source: Source) -> Iterator[Conversation]:
     # Trusted here: `Import` itself takes the trust away where it must.
-    for turn in read_lines(source.lines(), source.name, trust=True):
+    for turn in read_lines(source.lines(), source.name, trust=True, skip=source.skip):
         yield Conversation(id="", messages=[turn])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from acms.errors import ValidationError
@@ -62,6 +63,14 @@ NAMED = {
     "gemini": ("Gemini", "gemini-3-pro"),
 }
 """Formats by name: the class, and the model when none is given."""
+_VENDORS = {
+    "claude": "anthropic",
+    "google": "gemini",
+    "gpt": "openai",
+    "chat": "openai-chat",
+    "responses": "openai-responses",
+}
+"""Names that people try, and the beginning of the names that they mean."""
 
 
 def named(
@@ -77,7 +86,7 @@ def named(
     """
     format_name = name.removesuffix("-messages")  # the codec's own name is "anthropic-messages"
     if format_name not in NAMED:
-        raise ValidationError(f"{name!r} is not one of {', '.join(NAMED)}", field="codec")
+        raise _unknown_codec_error(name)
     if max_tokens is not None and format_name != "anthropic":
         raise ValidationError(f"{name} does not state it", field="max_tokens")
     class_name, default_model = NAMED[format_name]
@@ -86,3 +95,14 @@ def named(
     if calibrated is not None:
         codec.calibration.restore(calibrated)
     return cast("Codec", codec)
+
+
+def _unknown_codec_error(name: str) -> ValidationError:
+    """Return the error for an unknown format; it proposes the formats with a similar name or of the same vendor."""
+    vendor = _VENDORS.get(name.lower(), name.lower())
+    similar = [known for known in NAMED if known.startswith(vendor)] or get_close_matches(vendor, NAMED)
+    return ValidationError(
+        f"{name!r} is not one of {', '.join(NAMED)}",
+        field="codec",
+        options=[f"did you mean {' or '.join(similar)}?"] if similar else (),
+    )

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from acms.erasure import erase_context
-from acms.errors import TooLargeError
 from acms.log.read import replacements_at
 from acms.model import Entry, Json
 from acms.nouns import encode_noun
@@ -17,6 +16,7 @@ from acms.results import Erasure
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.routes.compaction import Rewrite
+from acms.server.routes.messages import message_too_large_error
 from acms.server.versions import Place, Version, resolve_version, view_at
 
 __all__ = ["operations"]
@@ -121,7 +121,7 @@ async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
     content, max_bytes = call.body.content, call.config.limits.message_bytes
     size = len(content.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
-        raise TooLargeError(f"has {size} bytes, the limit is {max_bytes}", field="content")
+        raise message_too_large_error(size, max_bytes, "content")
     session = await call.tenant.session(call.path["context_id"])
     id = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
     return Reply(body={"data": await _whole_entry(call, id)})

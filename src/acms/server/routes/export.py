@@ -25,7 +25,6 @@ from acms.errors import (
     DeadlineError,
     PermissionDeniedError,
     SessionNotFoundError,
-    TooLargeError,
     ValidationError,
 )
 from acms.log import validation
@@ -35,6 +34,7 @@ from acms.providers.tokens import default_counter
 from acms.runtime.threads import in_thread
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
+from acms.server.routes.messages import message_too_large_error
 from acms.server.streams import PIECE_BYTES
 from acms.server.tenants import SERVICE_NAMESPACE, Tenant
 from acms.session import ACMS
@@ -415,6 +415,6 @@ def _size_check(max_bytes: int) -> Callable[[Conversation], None]:
             size = len(content.encode("utf-8", "surrogatepass")) if isinstance(content, str) else 0
             if size > max_bytes:
                 field = f"{BODY}: messages[{number}]"
-                raise TooLargeError(f"has {size} bytes, the limit is {max_bytes}", field=field)
+                raise message_too_large_error(size, max_bytes, field)
 
     return check

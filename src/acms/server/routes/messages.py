@@ -35,7 +35,7 @@ from acms.server.routes.contexts import build_etag_header
 from acms.server.tenants import Tenant
 from acms.server.versions import Version
 
-__all__ = ["BriefEntry", "operations"]
+__all__ = ["BriefEntry", "message_too_large_error", "operations"]
 
 operations = Operations("messages")
 
@@ -250,7 +250,11 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     limits, messages = call.config.limits, call.body.messages
     context = call.path["context_id"]
     if len(messages) > limits.batch:
-        raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
+        raise TooLargeError(
+            f"has {len(messages)} messages, the limit is {limits.batch}",
+            field="messages",
+            options=(f"split the list into parts of at most {limits.batch} messages",),
+        )
     received_at = datetime.now(UTC)
     drafts = _build_drafts(messages, limits.message_bytes, received_at)
     last_message = _parse_if_match(call.headers)
@@ -293,6 +297,15 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
     return reply_with_data(await session.sync(drafts, gone=body.gone, insert=body.insert))
 
 
+def message_too_large_error(size: int, max_bytes: int, field: str) -> TooLargeError:
+    """Return the error for the text of a message that is too long for this service."""
+    return TooLargeError(
+        f"has {size} bytes, the limit is {max_bytes}",
+        field=field,
+        options=("split the text into several messages", "whoever runs the service can raise the limit"),
+    )
+
+
 def _build_drafts(
     messages: Sequence[MessageBody | dict[str, Any]], max_bytes: int, received_at: datetime
 ) -> list[dict[str, Any]]:
@@ -315,7 +328,7 @@ def _build_drafts(
             if message.role == "tool" and message.tool_call_id is None and not message.parts:
                 raise ValidationError("is required of a tool's message", field=f"{field}.toolCallId")
         if size > max_bytes:
-            raise TooLargeError(f"has {size} bytes, the limit is {max_bytes}", field=field)
+            raise message_too_large_error(size, max_bytes, field)
         drafts.append(draft)
     return drafts
 

@@ -64,8 +64,10 @@ class HintPart(Body):
 class PromptBody(Body):
     """The parts of a prompt, in this order. Recalled entries come before the newest text of the user."""
 
-    codec: Literal["openai-chat", "openai-responses", "anthropic", "gemini"] = "openai-chat"
-    """Format of the request."""
+    codec: Literal["openai-chat", "openai-responses", "anthropic", "anthropic-messages", "gemini"] = (
+        "openai-chat"
+    )
+    """Format of the request. Replies call `anthropic` by its full name, `anthropic-messages`."""
     model: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """Model to count tokens for; by default a current one of the format."""
     budget: Budget

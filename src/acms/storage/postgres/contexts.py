@@ -15,6 +15,7 @@ from acms.storage import append_rules
 from acms.storage.postgres.database import Database, Lineage, LogState, NamedQuery, last_message, read_columns
 from acms.storage.postgres.ops import build_draft_row
 from acms.storage.postgres.pool import Connection, Row
+from acms.storage.records import unknown_session_error
 from acms.storage.sessions import session_page
 from acms.storage.sql import (
     ENDLESS,
@@ -125,7 +126,7 @@ class Contexts:
         for rows in (by_key, by_id):
             if rows:
                 return read_context(rows[0])
-        raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
+        raise unknown_session_error(id_or_key)
 
     async def seal_fits(self, context: str) -> bool:
         """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""

@@ -15,6 +15,7 @@ from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Pa
 from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
+from acms.storage.records import unknown_session_error
 from acms.storage.sessions import session_page
 from acms.storage.sql import ENDLESS, VERSION_BITS, read_context, seal_columns, seal_fits, settings_column
 from acms.storage.sqlite.tables import Log, Row, Tables
@@ -47,7 +48,7 @@ class Contexts:
         """Return a context by its id or by the key of a live one."""
         context = self.by_key(connection, namespace, id_or_key) or self.by_id(connection, id_or_key)
         if context is None:
-            raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
+            raise unknown_session_error(id_or_key)
         return context
 
     def page(self, connection: apsw.Connection, query: ContextQuery) -> Page[Context]:
