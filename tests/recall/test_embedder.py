@@ -609,7 +609,22 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
         assert (await session.recall("orders")).ledger.warnings == ()
 
 
-async def test_vectors_that_are_not_computed_yet_are_reported_every_time(storage: Storage) -> None:
+async def test_a_vector_that_is_being_computed_is_no_reason_for_a_warning(storage: Storage) -> None:
+    embedder = FakeEmbedder()
+    async with with_embedder(storage, embedder) as session:
+        await ingest_texts(session, "orders run on PostgreSQL", "lunch is at noon")
+        await session.recall("orders")  # the vector of the question is kept
+        embedder.gate = asyncio.Event()
+        impatient = patience.set(0.05)
+        await ingest_texts(session, "the printer is broken")
+        items = await session.recall("orders")
+        patience.reset(impatient)
+        embedder.gate.set()
+        assert items.coverage < 1
+        assert items.ledger.warnings == ()
+
+
+async def test_vectors_that_stay_missing_are_reported_every_time(storage: Storage) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder) as session:
         await ingest_texts(session, "orders run on PostgreSQL", "lunch is at noon")

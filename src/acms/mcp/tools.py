@@ -297,7 +297,8 @@ async def forget_entry(memory: Memory, arguments: Forget) -> Mapping[str, Json]:
     """
     if not arguments.forever:
         version = await memory.session.retract(arguments.id, reason="forgotten")
-        return {"retracted": arguments.id, "version": version}
+        page = await memory.session.history(limit=1, after=version - 1)
+        return {"retracted": arguments.id, "version": version, "retraction": page.entries[0].id}
     erasure = await memory.session.erase(arguments.id)
     remaining = [encode_noun(entry) for entry in erasure.remaining]
     return {"erased": list(erasure.ids), **drop_empty_values({"remaining": remaining})}

@@ -109,6 +109,8 @@ QUERIES = 64
 """Queries whose vectors are remembered."""
 SECONDS = 30.0
 """How long a call to an embedder may take, and a query wait for its vector before words alone must do."""
+STALLED = 30.0
+"""Seconds in which the number of missing vectors must fall; else recalls warn of them."""
 BACKOFF = 5.0
 """Seconds after a failure before missing vectors are asked for again, and after a wait in vain before the next wait."""
 
@@ -154,6 +156,8 @@ class Embedding:
         self._has_unread = self._question_reported = False
         #: Number of messages without a vector that get none, by log in which they were reported.
         self._unread_counts: dict[str, int] = {}
+        #: Number of missing vectors by log, and the time since when it has not fallen.
+        self._backlogs: dict[str, tuple[int, float]] = {}
         self.dimension = embedder.dimension
         #: Names the embedder in results, logs and warnings.
         self.model: str = getattr(embedder, "model", None) or type(embedder).__name__
@@ -229,19 +233,23 @@ class Embedding:
     async def warn_of_messages(self, context: str, count: int, total: int, id: str) -> list[str]:
         """Return warnings about `count` of the `total` messages of a log that have no vector.
 
-        Those whose vectors are not computed yet are reported every time, those that the model does not read once for
-        each log. `id` is the message if it is only one, else empty.
+        Those whose vectors are being computed are not reported, as this takes a moment. Those whose vectors stay
+        missing are reported every time, those that the model does not read once for each log. `id` is the message if it
+        is only one, else empty.
         """
         if self._unread_counts.get(context) == count:
             return []
+        is_catching_up = False
         try:
-            pending = len(await self.storage.missing(self.space, context=context, limit=count))
+            missing = await self.storage.missing(self.space, context=context, limit=count)
+            pending = len(missing)
+            is_catching_up = self._is_catching_up(context, missing)
         except VectorsUnavailableError:
             pending = count
         unread = count - pending
         name = f" ({id})" if id else ""
         warnings: list[str] = []
-        if pending:
+        if pending and not is_catching_up:
             warnings.append(
                 f"{pending:,} of {total:,} messages have no vector yet: ranked by words alone{name}"
             )
@@ -255,6 +263,31 @@ class Embedding:
             if len(self._unread_counts) > LOGS:
                 del self._unread_counts[next(iter(self._unread_counts))]
         return warnings
+
+    def _is_catching_up(self, context: str, missing: Sequence[tuple[str, int]]) -> bool:
+        """Return whether this process computes the missing vectors of a log, and their number falls."""
+        now = asyncio.get_running_loop().time()
+        if now < self._retry_at:  # the embedder has just failed
+            return False
+        backlog = sum(1 for key in missing if key not in self._entries_in_progress)
+        if not backlog:
+            self._backlogs.pop(context, None)
+            return True
+        previous, since = self._backlogs.get(context, (backlog + 1, now))
+        if backlog < previous:
+            since = now
+        self._backlogs[context] = (backlog, since)
+        if len(self._backlogs) > LOGS:
+            del self._backlogs[next(iter(self._backlogs))]
+        is_healed = (
+            context in self._healing or context in self._overflowed_logs or context in self._deferred_logs
+        )
+        return is_healed and now - since < STALLED
+
+    def count_in_progress(self) -> int:
+        """Return the number of entries of all logs whose vectors this process is computing."""
+        is_embedder_down = asyncio.get_running_loop().time() < self._retry_at
+        return 0 if is_embedder_down else len(self._entries_in_progress)
 
     # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -173,6 +173,8 @@ async def _warn_of_missing_vectors(
     from acms.recall.vector_score import find_without_vectors
 
     if is_shared or context is None:  # of other sessions it is not known why
+        if count <= embedding.count_in_progress():
+            return []
         return [f"{count:,} of {corpus.texts:,} messages have no vector: ranked by words alone"]
     id = ""
     if count == 1:
