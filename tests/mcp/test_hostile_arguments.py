@@ -36,7 +36,7 @@ async def test_a_wrong_argument_is_named(tool: str, argument: str) -> None:
         id = await session.ingest("user", "We use PostgreSQL for orders.")
         async with Client(build_mcp_server(lambda _: Local(session))) as client:
             for value in HOSTILE:
-                given = {"id": id} if tool in ("why", "forget") else {}
+                given = {"id": id} if tool in ("read", "why", "forget") else {}
                 result = await client.call_tool(tool, {**given, **GIVEN.get(tool, {}), argument: value})
                 if not result.is_error:
                     continue

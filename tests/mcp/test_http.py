@@ -76,7 +76,7 @@ async def call_tool(client: Client, tool: str, **arguments: Any) -> dict[str, An
 async def test_every_tool_works_at_a_service(service: Guarded, tenant: str, mode: str, spoken: str) -> None:
     async with connect_tenant(service, tenant, "/mcp/team/one", mode=mode) as client:
         assert client.protocol_version == spoken
-        assert len((await client.list_tools()).tools) == 7
+        assert len((await client.list_tools()).tools) == 8
         made = await call_tool(
             client, "remember", text="Ada lives in Lyon.", origin="user", subject="Ada", attribute="city",
             value="Lyon",
@@ -182,7 +182,11 @@ async def test_a_key_never_reads_what_is_another_tenants(service: Guarded, tenan
                     await other.call_tool("history", {}),
                     await other.call_tool("render", {"request": REQUEST | {"intent": "the canary"}}),
                 ]
-                ids = {"forget": {"id": made["id"]}, "why": {"id": made["id"], "query": "x"}}
+                ids = {
+                    "forget": {"id": made["id"]},
+                    "read": {"id": made["id"]},
+                    "why": {"id": made["id"], "query": "x"},
+                }
                 for tool, arguments in ids.items():
                     result = await other.call_tool(tool, arguments)
                     assert result.structured_content["error"]["code"] in (
@@ -238,6 +242,7 @@ async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -
         made = await call_tool(owner, "remember", text="Ada lives in Lyon.")
     async with connect_tenant(service, tenant, "/mcp/team/one", scopes=READS) as reader:
         assert made["id"] in text_of(await reader.call_tool("recall", {"query": "Where does Ada live?"}))
+        assert (await call_tool(reader, "read", id=made["id"]))["text"] == "Ada lives in Lyon."
         for tool, arguments, scope in (
             ("remember", {"text": "x"}, "context:append"),
             ("forget", {"id": made["id"]}, "context:append"),
@@ -403,7 +408,7 @@ def test_the_command_serves_it_before_the_pages(tmp_path: Path, monkeypatch: pyt
         transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             reply = await client.post("/mcp/one", json=CALL, headers=ACCEPT)
-            assert len(json.loads(reply.text.partition("data: ")[2] or reply.text)["result"]["tools"]) == 7
+            assert len(json.loads(reply.text.partition("data: ")[2] or reply.text)["result"]["tools"]) == 8
             assert (await client.get("/")).headers["content-type"].startswith("text/html")
         await app.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,10 +13,12 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from acms import ACMS, ACMSConfig
+from acms.codecs import OpenAIChat
 from acms.mcp import server as mcp_server
 from acms.mcp.memory import Local
 from acms.mcp.server import build_mcp_server
 from acms.mcp.tools import TOOLS
+from acms.prompt import Prompt
 from tests.mcp.conftest import REQUEST, error_of_result, text_of
 from tests.server.slow import Slow
 
@@ -70,10 +73,10 @@ async def test_the_newest_revision_and_the_one_before_are_spoken(session: ACMS) 
 
 async def test_the_list_of_tools_is_short(client: Client) -> None:
     found = await client.list_tools()
-    assert len(found.tools) == 7
+    assert len(found.tools) == 8
     answer = {"jsonrpc": "2.0", "id": 1000, "result": found.model_dump(by_alias=True, mode="json")}
     lean = json.dumps(_without_null(answer), separators=(",", ":"), ensure_ascii=False)
-    assert len(lean.encode()) <= 4096
+    assert len(lean.encode()) <= 4500
 
 
 def _without_null(value: Any) -> Any:
@@ -175,14 +178,35 @@ async def test_why_tells_the_rule(client: Client) -> None:
     assert unknown["options"] == ["take an id from an answer of recall, facts or history"]
 
 
+async def test_an_entry_that_is_shown_cut_can_be_read_whole(client: Client, session: ACMS) -> None:
+    output = "\n".join(f"line {number}: built module {number}" for number in range(400))
+    call = await session.ingest("assistant", "", tool_calls=[{"id": "c", "name": "build", "arguments": "{}"}])
+    id = await session.ingest("tool", output, tool_call_id="c")
+    await session.ingest("user", "Which modules were built?")
+    rendered = await Prompt(OpenAIChat("gpt-4o")).history(session).render(budget=500)
+    (mark,) = re.findall(r"lines left out; entry (\w+)\]", str(rendered.payload))
+    assert mark == id
+    texts, offset = [], 0
+    while offset is not None:
+        part = await call_tool(client, "read", id=mark, offset=offset, limit=5000)
+        assert (part["id"], part["speaker"], part["characters"]) == (id, "tool", len(output))
+        texts.append(part["text"])
+        offset = part.get("next")
+    assert "".join(texts) == output
+    assert len(texts) > 1
+    assert (await call_tool(client, "read", id=call))["text"] == "build({})"
+    error_of_result(await client.call_tool("read", {"id": "m_unknown"}), "ENTRY_NOT_FOUND")
+
+
 async def test_forgetting_is_undone_by_forgetting_the_retraction(client: Client) -> None:
     made = await remember_text(client, text="Ada lives in Lyon.")
     await remember_text(client, text="It rains.")
-    await call_tool(client, "forget", id=made["id"])
+    forgotten = await call_tool(client, "forget", id=made["id"])
     assert made["id"] not in json.dumps(await call_tool(client, "recall", query="Where does Ada live?"))
     log = (await call_tool(client, "history"))["entries"]
     assert [one.get("inForce") for one in log] == [False, True, True]
-    await call_tool(client, "forget", id=log[-1]["id"])
+    assert forgotten == {"retracted": made["id"], "version": 3, "retraction": log[-1]["id"]}
+    await call_tool(client, "forget", id=forgotten["retraction"])
     assert made["id"] in json.dumps(await call_tool(client, "recall", query="Where does Ada live?"))
 
 

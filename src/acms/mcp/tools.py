@@ -18,7 +18,7 @@ from acms.log import validation
 from acms.mcp import tasks
 from acms.mcp.failures import build_argument_error
 from acms.mcp.memory import Memory
-from acms.model import Json
+from acms.model import Json, State
 from acms.nouns import encode_noun
 from acms.results import ContextItem
 
@@ -261,6 +261,33 @@ def _use_argument_name(error: ValidationError) -> ValidationError:
     message = str(error).removeprefix(f"{error.field}: ")
     argument = {"content": "text", "idempotency_key": "key"}.get(field, field)
     return type(error)(message, field=argument, options=error.options)
+
+
+class Read(Arguments):
+    """The arguments of `read`."""
+
+    id: str
+    offset: Annotated[int, Field(ge=0, description="characters to skip: next of the last answer")] = 0
+    limit: Annotated[int, Field(ge=1, le=100_000)] = 8000
+
+
+@_register_tool("read", Read)
+async def read_entry(memory: Memory, arguments: Read) -> Mapping[str, Json]:
+    """Read the whole text of an entry, such as one that is shown cut."""
+    entry = await memory.entry(arguments.id)
+    end = arguments.offset + arguments.limit
+    described: dict[str, Json] = {
+        "id": entry.id,
+        "at": entry.created_at.isoformat(),
+        "speaker": entry.actor or (entry.role.value if entry.role else entry.kind.value),
+        "text": entry.content[arguments.offset : end],
+        "characters": len(entry.content),
+    }
+    if entry.state is not State.LIVE:
+        described["state"] = entry.state.value
+    if end < len(entry.content):
+        described["next"] = end
+    return described
 
 
 class Why(Arguments):
