@@ -722,8 +722,9 @@ class Remaining:
     """An entry that remains after an erasure although it repeats erased content."""
 
     id: str
-    #: A source message of an erased fact, a fact stated by hand with an erased value, or a copy of an erased entry.
-    kind: Literal["source", "statement", "copy"]
+    #: A source message of an erased fact, a fact stated by hand with an erased value, a copy of an erased entry, or an
+    #: entry that quotes an erased message word for word.
+    kind: Literal["source", "statement", "copy", "quote"]
     #: Id of the erased entry.
     of: str
     context: str = ""

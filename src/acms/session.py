@@ -771,8 +771,9 @@ class ACMS(View):
 
         The entry is named by its id, or by the caller's key, which is deleted with the content.
         Its edits are erased too, and every summary and fact made from it: entries that such a summary replaced are
-        active again. The original of a copy made by a merge or `copy` stays; `remaining` of the result lists every such
-        place. With `verify` the store is searched for remains afterwards. This cannot be undone.
+        active again. The original of a copy made by a merge or `copy` stays, and so do entries that quote the text;
+        `remaining` of the result lists them. With `verify` the store is searched for remains afterwards. This cannot
+        be undone.
         """
         from acms.erasure import erase as erasure
 

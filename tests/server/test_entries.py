@@ -121,6 +121,15 @@ def test_what_is_erased_is_gone_at_every_version_and_in_every_fork(service: Serv
     assert (again.status_code, again.json()["data"]["ids"]) == (200, data["ids"])
 
 
+def test_an_erasure_names_the_entries_that_quote_the_message(service: Service) -> None:
+    context = service.create()
+    (said,) = service.say(context, "My phone is 0171 2345678.")
+    (quote,) = service.say(context, "I will call 0171 2345678 today.", role="assistant")
+    reply = service.client.delete(f"/contexts/{context}/entries/{said['id']}")
+    (remaining,) = reply.json()["data"]["remaining"]
+    assert (remaining["id"], remaining["kind"], remaining["of"]) == (quote["id"], "quote", said["id"])
+
+
 def test_a_message_is_erased_by_the_callers_key(one: Service) -> None:
     context = one.create()
     url = f"/contexts/{context}"

@@ -25,6 +25,7 @@ from acms.results import Erasure
 KEPT = {
     "source": "stays: the message that the fact was made from",
     "statement": "stays: a fact that was stated by hand and says the same",
+    "quote": "stays: it repeats the text, or personal data in it, word for word",
     "copy": "stays: the original or another copy of it, or something made from one",
 }
 """Messages for each kind of `Erasure.remaining`."""
@@ -122,7 +123,7 @@ async def erase_content(
         {"what": description, **to_json_value(erasure)},
         lambda: _draw_erasure(shell, description, erasure, owners),
     )
-    unverified = verify and not erasure.verified
+    unverified = verify and bool(erasure.ids) and not erasure.verified
     return 1 if erasure.residue or unverified else 0
 
 
@@ -203,6 +204,7 @@ def _draw_erasure(shell: Shell, description: str, erasure: Erasure, owners: Mapp
         )
     else:
         shell.line(f"{description}: nothing was found to erase; check the name and the namespace", "yellow")
+        return
     for entry in erasure.remaining[:LISTED]:
         context = owners[entry.context]
         shell.line(f"{_session_name(context)} v{entry.version} {KEPT[entry.kind]}", "yellow")
@@ -216,7 +218,8 @@ def _draw_erasure(shell: Shell, description: str, erasure: Erasure, owners: Mapp
     for residue in erasure.residue:
         shell.line(f"still there: {residue}", "red")
     if erasure.proof is not None and not erasure.residue:
-        shell.line(PROVED[erasure.proof], "green")
+        besides = "besides these entries, " if erasure.remaining else ""
+        shell.line(f"{besides}{PROVED[erasure.proof]}", "yellow" if besides else "green")
     for copy in erasure.unreached:
         shell.line(f"not reached: {shell_words(copy)}")
 

@@ -7,6 +7,7 @@ and keeps the summary that replaces it. *Delete* only hides; a job *collects* en
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import EllipsisType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from acms.branches.export import PAGE, read_pages
 from acms.branches.forks import COLLECT_AFTER, find_context, find_context_to_erase, list_contexts
 from acms.erasure import proof
+from acms.erasure.quotes import QuoteIndex
 from acms.errors import ACMSError, EntryNotFoundError, SessionNotFoundError, ValidationError
 from acms.facts.statements import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
@@ -79,7 +81,7 @@ async def erase_entries(
     one.
 
     An entry that came by a merge, a copy or a fork's adoption of facts is a copy. Its original stays, with everything
-    derived from it, and `Erasure.remaining` lists both.
+    derived from it, and `Erasure.remaining` lists both, and the entries that quote an erased message.
 
     `verify` searches for residue; `Erasure.proof` is the level of that search. `rewrite` rewrites the file, or the
     server's tables, so that they hold no old version of a row. That needs space for one more copy, and on a server the
@@ -147,7 +149,7 @@ async def erase_subject(
     """Erase a whole namespace, or the messages of one actor in one namespace or in all of the tenant's.
 
     An omitted name does not filter. A given name must not be None, empty or "*", which raise `ValidationError`: an
-    unset variable erases nothing.
+    unset variable erases nothing. `Erasure.ids` is empty, and `verified` false, if the name is not found.
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
@@ -160,11 +162,15 @@ async def erase_subject(
         speaker = _require_single_name(actor, "actor")
         selection = {"kinds": (Kind.MESSAGE,)}
     links: list[Link] = []
-    for context in await list_contexts(storage, ContextQuery(namespace=selected, deleted=True)):
+    contexts = await list_contexts(storage, ContextQuery(namespace=selected, deleted=True))
+    for context in contexts:
         async for entry in _iter_own_entries(storage, context, **selection):
             if speaker is None or entry.actor == speaker:
                 links.append(_link_of_entry(context, entry))
-    return await _Erasing(storage, links, reason, service, progress).run(verify=verify, rewrite=rewrite)
+    erasing = _Erasing(storage, links, reason, service, progress, finds_quotes=speaker is not None)
+    erasure = await erasing.run(verify=verify, rewrite=rewrite)
+    is_unknown = not links if speaker is not None else not contexts
+    return replace(erasure, verified=False, proof=None) if is_unknown else erasure
 
 
 @trace_function
@@ -183,7 +189,8 @@ async def erase_tenant(
     links: list[Link] = []
     for context in await list_contexts(storage, ContextQuery(deleted=True)):
         links += [_link_of_entry(context, entry) async for entry in _iter_own_entries(storage, context)]
-    return await _Erasing(storage, links, reason, None, progress).run(verify=verify, rewrite=rewrite)
+    erasing = _Erasing(storage, links, reason, None, progress, finds_quotes=False)
+    return await erasing.run(verify=verify, rewrite=rewrite)
 
 
 def _require_single_name(value: object, field: str) -> str:
@@ -203,6 +210,7 @@ class _Erasing:
         service: CompactionPolicy | None,
         progress: Progress | None,
         privacy: Privacy | None = None,
+        finds_quotes: bool = True,
     ) -> None:
         self._storage = storage
         self._requested = requested
@@ -220,6 +228,8 @@ class _Erasing:
         self._derived: list[Link] = []
         #: Facts stated by hand that repeat an erased message; found before its text is erased.
         self._statements: list[Remaining] | None = None
+        #: The texts of erased messages, to find quotes of them; None if whole namespaces are erased.
+        self._quotes = QuoteIndex() if finds_quotes else None
         #: Messages as they were before they were blanked; only with `verify`.
         self._blanked_messages: list[Entry] = []
 
@@ -264,8 +274,8 @@ class _Erasing:
             await self._check_holds(pending)
             if self._statements is None:
                 self._statements = await self._find_statements(links)
-            if verify:
-                await self._remember_texts(pending)
+            if verify or self._quotes is not None:
+                await self._remember_texts(pending, verify=verify)
             await self._blank(pending)
 
     async def _find_links(self) -> list[Link]:
@@ -344,9 +354,13 @@ class _Erasing:
                 readers.append(context)
         await policy.refuse_under_hold(self._storage, readers)
 
-    async def _remember_texts(self, links: Sequence[Link]) -> None:
+    async def _remember_texts(self, links: Sequence[Link], *, verify: bool) -> None:
         """Keep the texts to be erased, to search for them afterwards."""
         for entry in await self._get([link.id for link in links]):
+            if self._quotes is not None and entry.kind is Kind.MESSAGE:
+                self._quotes.add(entry)
+            if not verify:
+                continue
             self._texts.update(text.encode() for text in proof.iter_erased_texts(entry))
             if entry.kind is Kind.MESSAGE:
                 self._blanked_messages.append(entry)
@@ -382,6 +396,7 @@ class _Erasing:
             *await self._find_sources(links),
             *(self._statements or ()),
             *await self._find_repeats(),
+            *await proof.find_quotes(self._storage, self._contexts.values(), self._quotes, erased_ids),
         ):
             if remaining.id not in erased_ids:
                 by_id.setdefault(remaining.id, remaining)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 from acms.branches import export
 from acms.branches.export import PAGE
+from acms.erasure.quotes import QuoteIndex
 from acms.errors import ConfigurationError
 from acms.log import encoding
 from acms.log.provenance import Link
-from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, State, Text, ToolCall
+from acms.model import Context, Entry, JobQuery, Json, Kind, Media, Raw, Reasoning, State, Text, ToolCall
 from acms.ports import Searchable, StorageBackend
-from acms.results import UNREACHED, Rewriting
+from acms.results import UNREACHED, Remaining, Rewriting
 from acms.storage.wrapper import WrapperStorage
 
 
@@ -52,6 +53,34 @@ async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> lis
     times = {entry.created_at for entry in searched}
     keys = {entry.key for entry in searched if entry.key is not None}
     return await store.find_messages(sorted(times), sorted(keys))
+
+
+async def find_quotes(
+    storage: StorageBackend,
+    contexts: Iterable[Context],
+    index: QuoteIndex | None,
+    erased_ids: Collection[str],
+) -> list[Remaining]:
+    """Return the entries of some contexts that quote an erased message; none without an index."""
+    quotes: list[Remaining] = []
+    if index is None or index.is_empty:
+        return quotes
+    kinds = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
+    for context in contexts:
+        async for page in export.read_pages(
+            storage, context.id, after=context.fork or 0, deleted=True, kinds=kinds
+        ):
+            for entry in page:
+                if entry.state is not State.LIVE or entry.id in erased_ids:
+                    continue
+                source = index.find_source(entry.content)
+                if source is not None:
+                    quotes.append(
+                        Remaining(
+                            id=entry.id, kind="quote", of=source, context=context.id, version=entry.version
+                        )
+                    )
+    return quotes
 
 
 def require_rewritable_store(storage: StorageBackend) -> Rewritable:

@@ -176,9 +176,9 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
     """Delete the content of an entry permanently, in every fork. Its version stays as a tombstone.
 
     Its edits are erased too, with every summary and fact made from it; the entries that such a summary replaced are
-    active again. With `verify` the store is searched afterwards for copies. `remaining` lists places that hold the same
-    text, as far as the key may read them; `verified` is false while there is one, listed or not. This cannot be undone;
-    repeating it completes an interrupted erasure. 423 under a legal hold.
+    active again. With `verify` the store is searched afterwards for copies. `remaining` lists entries that hold or
+    quote the same text, as far as the key may read them; `verified` is false while there is one, listed or not. This
+    cannot be undone; repeating it completes an interrupted erasure. 423 under a legal hold.
     """
     session = await call.tenant.session(call.path["context_id"])
     try:
