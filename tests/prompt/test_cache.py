@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, Kind, RecallConfig, open_storage
-from acms.codecs import AnthropicMessages, OpenAIChat
+from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.log.encoding import is_summary
-from acms.ports import HasRecords, StorageBackend
+from acms.ports import Codec, HasRecords, StorageBackend
 from acms.prompt import Prompt, Rendered
 from acms.prompt.history.cache_window import CacheWindow
 from acms.prompt.history.window_record import read_windows
@@ -191,6 +191,21 @@ async def test_another_process_starts_a_history_at_the_same_place(tmp_path: Path
         )
         assert later.cache.first_change is None
         assert later.cache.predicted_tokens == later.codec.cached(later.cache.shared_tokens)
+
+
+@pytest.mark.parametrize("codec", [OpenAIChat("gpt-5"), OpenAIResponses("gpt-5"), Gemini("gemini-3-pro")])
+async def test_no_more_tokens_are_predicted_from_a_cache_than_the_request_has(codec: Codec) -> None:
+    """Names that a provider refuses, and messages that a codec merges, take fewer tokens in a request than alone."""
+    async with ACMS("user", "memory://", None) as session:
+        for n in range(40):
+            await session.ingest(
+                "tool", f"Report {n}: " + "all rows are there. " * 30, tool_call_id=f"lost{n}"
+            )
+        prompt = Prompt(codec).system("You help.").history(session)
+        first = await prompt.render(budget=100_000)
+        second = await prompt.render(budget=100_000, after=first)
+        assert 0 < second.cache.predicted_tokens <= second.tokens.tokens
+        assert second.cache.shared_tokens <= second.cache.total_tokens <= second.tokens.tokens
 
 
 async def test_the_last_messages_slide_every_turn_and_a_history_does_not() -> None:

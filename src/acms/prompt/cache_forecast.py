@@ -38,7 +38,9 @@ def predict_cache(
     then the rest. `key` is the name under which the cache is kept, if a hint gave one.
     """
     base = codec.base(current.tools)
-    prediction = CachePrediction(key=key, total_tokens=base + _count_tokens(current.messages))
+    # Costs of single messages are upper bounds: a merged message, and a result without its call, take fewer tokens.
+    total_tokens = min(current.tokens, base + _count_tokens(current.messages))
+    prediction = CachePrediction(key=key, total_tokens=total_tokens)
     if previous is None:
         return replace(prediction, reason="there is no earlier prompt to compare with")
     hoisted_roles = find_hoisted_roles(codec.normal)
@@ -53,7 +55,7 @@ def predict_cache(
         first = _change_at(current_read, 0, current) if current_read else None
         return replace(prediction, compared=True, changed=changed_part, first_change=first, reason=reason)
     shared_count = count_shared_messages(old_messages, new_messages)
-    shared_tokens = base + _count_tokens(new_messages[:shared_count])
+    shared_tokens = min(total_tokens, base + _count_tokens(new_messages[:shared_count]))
     readable_tokens = shared_tokens
     reason = _explain_first_change(old_messages, new_messages, shared_count)
     if codec.marks_only:  # such a provider caches nothing but prefixes that end with a mark
@@ -61,7 +63,7 @@ def predict_cache(
             previous, previous_read, shared_count, implicit=codec.implicit_mark
         )
         if marked_count is not None and (current.marks or codec.implicit_mark):
-            readable_tokens = base + _count_tokens(new_messages[:marked_count])
+            readable_tokens = min(total_tokens, base + _count_tokens(new_messages[:marked_count]))
         else:
             readable_tokens = 0
             advice = "" if previous.marks and current.marks else ": give a cache hint"
