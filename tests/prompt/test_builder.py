@@ -19,7 +19,7 @@ from acms import (
     open_storage,
 )
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
-from acms.errors import PayloadError
+from acms.errors import FitError, PayloadError
 from acms.plan.nodes import ComposedMessage, MessageGroup, Piece, Scope
 from acms.prompt import Prompt, Rendered, Request
 from acms.prompt_types import PromptMessage
@@ -411,10 +411,26 @@ def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
 
 
 async def test_an_empty_prompt_is_no_request() -> None:
-    for built, budget in ((make_prompt(), None), (make_prompt().omit("All of it."), 5)):
-        with pytest.raises(PayloadError) as caught:
-            await built.render(budget=budget)
-        assert caught.value.options
+    with pytest.raises(PayloadError, match="there is no message to send") as caught:
+        await make_prompt().render()
+    assert caught.value.options == ("add a message that is required, such as user(…)",)
+
+
+@pytest.mark.parametrize("keep", ["start", "end"])
+async def test_a_cap_that_holds_no_message_is_named(keep: str) -> None:
+    text = "All of the report, from its first line on."
+    with pytest.raises(FitError, match="prompt/truncate may have 2 tokens, which hold no message") as caught:
+        await make_prompt().truncate(text, 2, keep=keep).render(budget=500)
+    assert caught.value.options[0] == "raise the tokens of prompt/truncate"
+    assert (caught.value.where, caught.value.budget) == ("prompt/truncate", 2)
+    assert (await make_prompt().truncate(text, 2, keep=keep).user("Go on.").render(budget=500)).payload
+
+
+async def test_a_budget_that_holds_no_message_is_named() -> None:
+    with pytest.raises(FitError, match="no message is left to send") as caught:
+        await make_prompt().omit("All of it.").render(budget=5)
+    assert caught.value.options[0] == "raise the budget"
+    assert (await make_prompt().omit("All of it.").render(budget=caught.value.required)).payload
 
 
 async def test_tools_are_read_in_neutral_and_in_openais_form() -> None:

@@ -198,14 +198,14 @@ async def test_no_more_tokens_are_predicted_from_a_cache_than_the_request_has(co
     """Names that a provider refuses, and messages that a codec merges, take fewer tokens in a request than alone."""
     async with ACMS("user", "memory://", None) as session:
         for n in range(40):
-            await session.ingest(
-                "tool", f"Report {n}: " + "all rows are there. " * 30, tool_call_id=f"lost{n}"
-            )
+            text = f"Report {n}: " + "all rows are there. " * 30
+            await session.ingest("user", text, actor_id="bob smith")
+            await session.ingest("system", text)
         prompt = Prompt(codec).system("You help.").history(session)
         first = await prompt.render(budget=100_000)
         second = await prompt.render(budget=100_000, after=first)
         assert 0 < second.cache.predicted_tokens <= second.tokens.tokens
-        assert second.cache.shared_tokens <= second.cache.total_tokens <= second.tokens.tokens
+        assert second.cache.shared_tokens == second.cache.total_tokens == second.tokens.tokens
 
 
 async def test_the_last_messages_slide_every_turn_and_a_history_does_not() -> None:

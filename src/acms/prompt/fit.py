@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from acms.errors import FitError
+from acms.errors import FitError, PayloadError
 from acms.model import Role
 from acms.plan.nodes import (
     ComposedMessage,
@@ -340,6 +340,52 @@ def _count_own_tokens(section: Section) -> int:
     """Return the tokens of a section without its subsections."""
     total = 0 if section.summary is None else section.summary.tokens
     return total + sum([part.tokens for part in section.parts if isinstance(part, Leaf)])
+
+
+def build_empty_error(tree: Scope, fitted: FittedPrompt, budget: int | None) -> FitError | PayloadError:
+    """Return the error for a prompt without a message: a `FitError` if the fit left all of them out."""
+    add_message = "add a message that is required, such as user(…)"
+    left_out = [omission for omission in fitted.omissions if omission.gone and omission.tokens]
+    if not left_out:
+        return PayloadError(
+            "there is no message to send: nothing was there", field="messages", options=(add_message,)
+        )
+    smallest = min(left_out, key=lambda omission: omission.tokens)
+    cap = _find_cap(tree, smallest.path)
+    needed = smallest.tokens
+    if smallest.rule == "omit":  # such a section is left out as a whole
+        needed = sum(omission.tokens for omission in left_out if omission.path == smallest.path)
+    required = fitted.tokens + needed
+    if cap is not None and (budget is None or fitted.tokens + cap < budget):
+        return FitError(
+            f"no message is left to send: {smallest.path} may have {cap} tokens, which hold no message, even cut",
+            budget=cap,
+            required=max(cap + 1, smallest.tokens),
+            where=smallest.path,
+            options=(f"raise the tokens of {smallest.path}", add_message),
+        )
+    allowed = 0 if budget is None else budget
+    return FitError(
+        f"no message is left to send: {smallest.path} needs a budget of about {required} tokens",
+        budget=allowed,
+        required=max(allowed + 1, required),
+        where=smallest.path,
+        options=("raise the budget", add_message),
+    )
+
+
+def _find_cap(tree: Scope, path: str) -> int | None:
+    """Return the cap of the innermost truncate strategy around a path, or None."""
+    cap: int | None = None
+    scope, names = tree, path.split("/")[1:]
+    while True:
+        if isinstance(scope.strategy, Truncate) and scope.strategy.tokens is not None:
+            cap = scope.strategy.tokens
+        inner_scopes = [child for child in scope.children if isinstance(child, Scope)]
+        inner = next((child for child in inner_scopes if names and child.id == names[0]), None)
+        if inner is None:
+            return cap
+        scope, names = inner, names[1:]
 
 
 def _suggest_options(area: Section, excess: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from acms.errors import ACMSError, ConfigurationError, FitError, PayloadError, ValidationError
+from acms.errors import ACMSError, ConfigurationError, FitError, ValidationError
 from acms.log import validation
 from acms.log.validity import label_at_end
 from acms.model import Json, Role, Source
@@ -43,7 +43,7 @@ from acms.ports import Codec
 from acms.prompt import excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
-from acms.prompt.fit import fit_prompt
+from acms.prompt.fit import build_empty_error, fit_prompt
 from acms.prompt.fit_state import compose_message
 from acms.prompt.history import cache_window
 from acms.prompt.history.answers import AnswerSearch, tokens_for_user_words
@@ -626,7 +626,7 @@ class _Renderer:
             if smaller_tree is not None:
                 tree = smaller_tree
                 continue
-            placed = self._lay_out(fitted, resolved)
+            placed = self._lay_out(tree, fitted, resolved)
             marks = cache_marks(placed, tree, resolved, self._tools)
             if not resolved.hints and resolved.continued_history and self._codec.marks_history:
                 marks = mark_history(placed, resolved.continued_history, self._codec, self._tools)
@@ -652,7 +652,7 @@ class _Renderer:
         self._omissions += omissions
         return smaller_tree
 
-    def _lay_out(self, fitted: FittedPrompt, resolved: Resolved) -> tuple[PlacedMessage, ...]:
+    def _lay_out(self, tree: Scope, fitted: FittedPrompt, resolved: Resolved) -> tuple[PlacedMessage, ...]:
         """Return the messages in their final order, without reasoning that the provider would reject."""
         in_place: list[PlacedMessage] = []
         for placement in fitted.placed:
@@ -665,11 +665,7 @@ class _Renderer:
                 placed, self._sent_hashes, self._codec, self._tools
             )
         if not placed:
-            raise PayloadError(
-                "there is no message to send: all was left out, or nothing was there",
-                field="messages",
-                options=("add a message that is required, such as user(…)", "raise the budget"),
-            )
+            raise build_empty_error(tree, fitted, self._budget)
         return placed
 
     async def _count(self, payload: dict[str, Json]) -> Count:
