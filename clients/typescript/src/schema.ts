@@ -350,9 +350,9 @@ export interface paths {
         /**
          * Delete the content of an entry permanently, in every fork. Its version stays as a tombstone.
          * @description Its edits are erased too, with every summary and fact made from it; the entries that such a summary replaced are
-         *     active again. With `verify` the store is searched afterwards for copies. `remaining` lists places that hold the same
-         *     text, as far as the key may read them; `verified` is false while there is one, listed or not. This cannot be undone;
-         *     repeating it completes an interrupted erasure. 423 under a legal hold.
+         *     active again. With `verify` the store is searched afterwards for copies. `remaining` lists entries that hold or
+         *     quote the same text, as far as the key may read them; `verified` is false while there is one, listed or not. This
+         *     cannot be undone; repeating it completes an interrupted erasure. 423 under a legal hold.
          */
         delete: operations["eraseEntry"];
         options?: never;
@@ -2702,11 +2702,11 @@ export interface components {
             } | null;
             /**
              * Codec
-             * @description Format of the request.
+             * @description Format of the request. Replies call `anthropic` by its full name, `anthropic-messages`.
              * @default openai-chat
              * @enum {string}
              */
-            codec?: "openai-chat" | "openai-responses" | "anthropic" | "gemini";
+            codec?: "openai-chat" | "openai-responses" | "anthropic" | "anthropic-messages" | "gemini";
             /**
              * Developer
              * @description Text of the developer message.
@@ -3074,7 +3074,7 @@ export interface components {
             context: string;
             id: string;
             /** @enum {string} */
-            kind: "source" | "statement" | "copy";
+            kind: "source" | "statement" | "copy" | "quote";
             of: string;
             version: number;
         };
@@ -5175,6 +5175,33 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "data": {
+                     *         "ids": [
+                     *           "m_q8rfatfqsyf6bx60_1_wps3a2",
+                     *           "m_q8rfatfqsyf6bx60_m_6m3sef"
+                     *         ],
+                     *         "cascaded": [
+                     *           "s_q8rfatfqsyf6bx60_p_0maz40",
+                     *           "s_q8rfatfqsyf6bx60_q_mc4kap"
+                     *         ],
+                     *         "remaining": [],
+                     *         "contexts": [
+                     *           "c_q8rfatfqsyf6bx60",
+                     *           "c_5n5fmay7s1ehb2s3"
+                     *         ],
+                     *         "residue": [],
+                     *         "verified": true,
+                     *         "proof": "bytes",
+                     *         "rewritten": [],
+                     *         "unreached": [
+                     *           "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
+                     *           "vectors in Chroma: acms reindex --embedder local --chroma PATH"
+                     *         ]
+                     *       }
+                     *     }
+                     */
                     "application/json": {
                         data: components["schemas"]["Erasure"];
                     };
