@@ -102,7 +102,7 @@ def test_a_backup_is_not_restored_but_opened_or_copied(tmp_path: Path) -> None:
     run("backup", backup, "--db", store)
     error = run("restore", backup, "--db", str(tmp_path / "other.db"), code=1).stderr
     assert "b.db: is a SQLite database, not an export of a session" in error
-    assert f"try: acms copy {backup} TO copies its sessions into another store" in error
+    assert f"try: acms copy {backup} TO copies all of its sessions into another store" in error
     assert call("sessions", "stats", "u", "--db", backup)["messages"] == 1
 
 

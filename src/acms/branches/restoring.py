@@ -79,7 +79,7 @@ def _read_file_lines(file: Path, name: str) -> Lines:
                 "is a SQLite database, not an export of a session",
                 field=name,
                 options=(
-                    f"acms copy {shlex.quote(str(file))} TO copies its sessions into another store",
+                    f"acms copy {shlex.quote(str(file))} TO copies all of its sessions into another store",
                     "or open it as it is: a backup is a store",
                 ),
             )

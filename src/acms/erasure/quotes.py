@@ -60,7 +60,7 @@ class QuoteIndex:
 
 def _split_pieces(content: str) -> Iterator[str]:
     """Yield the parts of a message that show, if another entry has them, that it quotes the message."""
-    text = _normalize(content).strip(" .!?…")
+    text = _normalize(content).strip(" .!?…。！？")
     is_long = len(text.split()) >= LEAST_WORDS or " " not in text  # a key, or a language without spaces
     if is_long and len(text) >= LEAST_CHARACTERS:
         yield text
