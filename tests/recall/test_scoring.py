@@ -129,15 +129,19 @@ def test_the_user_counts_more_where_others_speak_too() -> None:
     assert plain(Role.ASSISTANT, Role.ASSISTANT) == pytest.approx([assistant, assistant])
 
 
-def test_the_user_counts_no_more_than_others_where_both_roles_are_people_with_names() -> None:
+def test_the_user_counts_no_more_than_others_where_the_query_names_a_speaker() -> None:
     field = field_of(
         [
             make_entry(1, "orders", role=Role.USER, actor="Ada"),
             make_entry(2, "orders", role=Role.ASSISTANT, actor="Bob"),
         ]
     )
-    ada, bob = score_messages(field, query_of("orders")).without_marks.tolist()
-    assert ada == pytest.approx(bob)
+    user, assistant = score_messages(field, query_of("orders")).without_marks.tolist()
+    assert user == pytest.approx(NAMED * assistant)
+    named = parse_query("orders of Bob", field.speakers)
+    unnamed = Query(words=named.words)
+    ratio = score_messages(field, named).without_marks / score_messages(field, unnamed).without_marks
+    assert ratio.tolist() == pytest.approx([1 / NAMED, NAMED])
 
 
 def test_a_speaker_who_is_named_counts_more() -> None:

@@ -241,21 +241,20 @@ def _standardize_cosines(corpus: Corpus, cosines: Floats, stats: CosineStats) ->
 
 
 def _speaker_factor(corpus: Corpus, query: Query) -> Floats:
-    """Return a factor for every message: `NAMED` if a speaker named in the query said it, and again if the user did.
+    """Return a factor for every message: `NAMED` if a speaker named in the query said it, else if the user did.
 
-    A rule that holds for all messages or for none has no effect. In a conversation between people the role of the user
-    says only who spoke first, so it has no effect either.
+    The role of the user does not count if the query names a speaker: it asks about one person of several. A rule that
+    holds for all messages or for none has no effect.
     """
     codes, labels = corpus.labels
     is_user, is_used = corpus.roles
     factors = np.ones(len(labels), np.float32)
-    has_name = np.array([label.actor is not None for label in labels], bool)
-    is_between_people = bool((has_name & is_user & is_used).any() and (has_name & ~is_user & is_used).any())
     is_named = np.array([label.actor in query.speakers for label in labels], bool)
-    for is_raised in (is_named,) if is_between_people else (is_named, is_user):
+    for is_raised in (is_named, is_user):
         divides_messages = (is_raised & is_used).any() and (~is_raised & is_used).any()
         if divides_messages:
-            factors[is_raised] *= np.float32(NAMED)
+            factors[is_raised] = NAMED
+            break
     return factors[codes]
 
 
