@@ -370,3 +370,53 @@ def test_what_is_no_text_or_does_not_exist_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "x.json")
     with pytest.raises(ValidationError, match="no conversation"):
         load(write_beam(tmp_path / "2").parent / "probing_questions")
+
+
+OWN = {
+    "name": "orders",
+    "messages": [
+        {"role": "user", "text": "Orders run on MySQL.", "speaker": "Ines"},
+        {"role": "assistant", "text": "Noted."},
+        {"role": "user", "text": "We moved orders to PostgreSQL.", "at": "2026-05-04T09:00:00Z"},
+    ],
+    "questions": [
+        {"text": "Which database do orders use?", "gold": [2], "stale": [0], "kind": "update"},
+        {"text": "Where do orders run?", "gold": [0], "asked_after": 2, "answer": "MySQL"},
+    ],
+}
+
+
+def test_conversations_of_your_own_are_read_as_the_page_says(tmp_path: Path) -> None:
+    folder = tmp_path / "support"
+    folder.mkdir()
+    (folder / "orders.json").write_text(json.dumps(OWN))
+    early, whole = load(folder)
+    assert (early.dataset, early.name) == ("support", "orders, the first 2")
+    assert [message.speaker for message in early.said] == ["Ines", None]
+    assert (early.questions[0].gold, early.questions[0].answer) == ({0}, "MySQL")
+    assert (whole.name, len(whole.said)) == ("orders", 3)
+    assert whole.said[2].created_at == datetime(2026, 5, 4, 9, tzinfo=UTC)
+    (asked,) = whole.questions
+    assert (asked.gold, asked.outdated, asked.group) == ({2}, {0}, "update")
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "about"),
+    [
+        ("questions", {"gold": [3]}, "gold"),
+        ("questions", {"asked_after": 4}, "asked_after"),
+        ("questions", {"text": 5}, "text"),
+        ("messages", {"role": "robot"}, "role"),
+        ("messages", {"at": "yesterday"}, "yesterday"),
+    ],
+)
+def test_a_mistake_in_conversations_of_your_own_is_named_with_its_place(
+    tmp_path: Path, place: str, change: dict[str, object], about: str
+) -> None:
+    broken = json.loads(json.dumps(OWN))
+    broken[place][0] |= change
+    file = tmp_path / "orders.json"
+    file.write_text(json.dumps(broken))
+    with pytest.raises(ValidationError, match=about) as error:
+        load(file)
+    assert f"{place}[0]" in str(error.value)

@@ -194,8 +194,8 @@ def run_(
     """Measure ACMS beside simpler ways and other packages, on scenarios or on real conversations.
 
     Scenarios are written from the word list and the seed, the same in every run. --data takes LoCoMo, REALTALK, BEAM
-    and LongMemEval as they are published; what a file is, its content says. No model is asked unless --judge names one;
-    its key comes from ACMS_JUDGE_KEY.
+    and LongMemEval as they are published, and conversations of your own; the content says what a file is. No model is
+    asked unless --judge names one; its key comes from ACMS_JUDGE_KEY.
     """
     foreign_options = {
         "--scenario": scenario,

@@ -1,4 +1,4 @@
-"""Conversations with annotated questions, read from files: LoCoMo, REALTALK, BEAM and LongMemEval.
+"""Conversations with annotated questions, read from files: LoCoMo, REALTALK, BEAM, LongMemEval, or your own.
 
 The sets are research data of others and no part of ACMS; their files are read as they are published. What a file is,
 its content says; only the size of a BEAM chat is told by its folder, where one names it. VehicleMemBench and MemSim are
@@ -36,6 +36,7 @@ KNOWN = (
     "REALTALK: one chat with its qa",
     "BEAM: chat.json, beside it probing_questions/probing_questions.json",
     "LongMemEval: a list of questions, each with its haystack_sessions",
+    "your own: an object with messages and questions, as docs/how-to/datasets.md describes it",
     "a folder of any of these",
 )
 _BLOCK = 1 << 20
@@ -61,7 +62,7 @@ class Question:
     group: str
     #: Indices of the messages that are evidence for the answer; empty when none was annotated.
     gold: frozenset[int]
-    #: Those of them that state an earlier value than the newest of them; empty where the set marks none.
+    #: Messages that state an earlier value than the newest evidence; empty where the set marks none.
     outdated: frozenset[int] = frozenset()
     #: False: the conversation holds no answer to it, and the right thing is to say so.
     answerable: bool = True
@@ -77,7 +78,8 @@ class Conversation:
 
     #: Unique within its set.
     name: str
-    #: "LoCoMo", "REALTALK", "Vehicle", "MemSim", "BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M" or "LongMemEval".
+    #: "LoCoMo", "REALTALK", "Vehicle", "MemSim", "BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M" or "LongMemEval";
+    #: of your own conversations the name of their folder.
     dataset: str
     said: tuple[Said, ...]
     questions: tuple[Question, ...]
@@ -462,6 +464,69 @@ def _read_longmemeval(file: Path, records: Iterator[_Record]) -> Iterator[Conver
         yield conversation
 
 
+def _read_own(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
+    """Read conversations of the caller; questions asked in the middle are asked of the messages before them."""
+    for number, record in enumerate(records):
+        place = f"{file.name}: record {number + 1}"
+        with _RecordErrors(place):
+            name = str(record.get("name") or (f"{file.stem}-{number + 1}" if number else file.stem))
+            records_of_messages = list(record["messages"])
+        said: list[Said] = []
+        for index, message in enumerate(records_of_messages):
+            with _RecordErrors(f"{place}, messages[{index}]"):
+                said.append(_read_own_message(message, index))
+        questions_by_end: dict[int, list[Question]] = {}
+        for index, asked in enumerate(record["questions"]):
+            with _RecordErrors(f"{place}, questions[{index}]"):
+                end = _read_asked_after(asked, len(said))
+                questions_by_end.setdefault(end, []).append(_read_own_question(asked, end))
+        for end, questions in sorted(questions_by_end.items()):
+            yield Conversation(
+                name=name if end == len(said) else f"{name}, the first {end}",
+                dataset=file.resolve().parent.name,
+                said=tuple(said[:end]),
+                questions=tuple(questions),
+            )
+
+
+def _read_own_message(message: _Record, index: int) -> Said:
+    written_at = message.get("at")
+    created_at = _UNDATED + timedelta(seconds=index)
+    if written_at:
+        created_at = datetime.fromisoformat(written_at)
+        created_at = created_at if created_at.tzinfo else created_at.replace(tzinfo=UTC)
+    return Said(
+        role=validation.parse_choice(message["role"], Role, "role").value,
+        text=validation.validate_text(message["text"], "text"),
+        speaker=message.get("speaker") or None,
+        created_at=created_at,
+    )
+
+
+def _read_asked_after(asked: _Record, total: int) -> int:
+    """Return how many messages stand before a question: all, unless it says less."""
+    end = asked.get("asked_after")
+    return total if end is None else validation.validate_integer(end, "asked_after", minimum=1, maximum=total)
+
+
+def _read_own_question(asked: _Record, end: int) -> Question:
+    gold, outdated = (
+        frozenset(
+            validation.validate_integer(place, name, minimum=0, maximum=end - 1)
+            for place in asked.get(name) or ()
+        )
+        for name in ("gold", "stale")
+    )
+    return Question(
+        text=validation.validate_text(asked["text"], "text"),
+        group=str(asked.get("kind", "all")),
+        gold=gold,
+        outdated=outdated,
+        answerable=bool(asked.get("answerable", True)),
+        answer=str(asked.get("answer", "")),
+    )
+
+
 def _parse_date(date_text: str) -> datetime:
     match = _MOMENT.search(date_text)
     if match is None:
@@ -476,5 +541,6 @@ _READERS: tuple[
     (lambda one: isinstance(one.get("conversation"), dict) and "qa" in one, _people_reader("LoCoMo")),
     (lambda one: isinstance(one.get("name"), dict) and "qa" in one, _people_reader("REALTALK")),
     (lambda one: "haystack_sessions" in one, _read_longmemeval),
+    (lambda one: isinstance(one.get("messages"), list) and "questions" in one, _read_own),
     (lambda one: isinstance(one.get("turns"), list), _read_beam),
 )

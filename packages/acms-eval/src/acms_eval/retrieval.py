@@ -48,14 +48,17 @@ __all__ = [
     "recall_figures",
 ]
 
-CHAT, LONG = (500, 1000, 2000, 4000), (2000, 4000, 8000, 16000)
+CHAT, LONG, ANY = (500, 1000, 2000, 4000), (2000, 4000, 8000, 16000), (1000, 2000, 4000, 16000)
 SHORT_MESSAGES = ("LoCoMo", "REALTALK", "Vehicle", "MemSim")
+LONG_MESSAGES = ("BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M", "LongMemEval")
 ALL = "all"
 
 
 def budgets(dataset: str) -> tuple[int, ...]:
-    """Return the token budgets a set is measured at: small ones where messages are short."""
-    return CHAT if dataset in SHORT_MESSAGES else LONG
+    """Return the token budgets a set is measured at: small ones for short messages, both for a set of your own."""
+    if dataset in SHORT_MESSAGES:
+        return CHAT
+    return LONG if dataset in LONG_MESSAGES else ANY
 
 
 def headline(dataset: str) -> tuple[str, ...]:
@@ -101,7 +104,8 @@ def recall_figures(
         "P": sum(index in shown_gold for index in shown) / len(shown) if shown else 0.0,
     }
     if outdated:
-        figures["S"] = float(bool(shown_gold) and shown_gold <= set(outdated))
+        shows_newest = not shown_gold <= set(outdated)
+        figures["S"] = float(not shows_newest and not set(outdated).isdisjoint(shown))
     return figures
 
 
@@ -230,8 +234,9 @@ async def _ask_question(
     system: System, name: str, conversation: Conversation, place: int, firsts: Sequence[int]
 ) -> Asked:
     question = conversation.questions[place]
-    gold, newest = (
-        {firsts[index] for index in indices} for indices in (question.gold, question.gold - question.outdated)
+    gold, newest, outdated = (
+        {firsts[index] for index in indices}
+        for indices in (question.gold, question.gold - question.outdated, question.outdated)
     )
     by_budget: list[tuple[int, dict[str, float]]] = []
     items: Sequence[Recalled] = ()
@@ -242,7 +247,9 @@ async def _ask_question(
         seconds = time.perf_counter() - start
         items = [item if item.index is None else replace(item, index=firsts[item.index]) for item in items]
         if gold:
-            by_budget.append((budget, recall_figures([item.index for item in items], gold, gold - newest)))
+            by_budget.append(
+                (budget, recall_figures([item.index for item in items], gold, outdated - newest))
+            )
     figures = ranked_figures(ranking(items), gold) if gold else {}
     for figure in "BPS":
         figures |= {
