@@ -61,8 +61,7 @@ def snapshot_until(segments: Sequence[Segment], version: int) -> Snapshot:
 def in_pieces(cards: Sequence[bytes | None]) -> Segment:
     """Build a segment as one with millions of terms is built."""
     with pytest.MonkeyPatch.context() as patch:
-        for limit, size in (("RECORD_BATCH", 3), ("KEY_BATCH", 5), ("COUNTED_KEYS", 20)):
-            patch.setattr(f"acms.recall.index.{limit}", size)
+        patch.setattr("acms.recall.index.RECORD_BATCH", 3)
         return build_segment(cards)
 
 

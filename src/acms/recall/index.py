@@ -11,7 +11,7 @@ and average lengths are computed for each query from the prefix it sees (rule 2.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -64,8 +64,7 @@ class Vectors:
             return
         new_rows.sort(key=itemgetter(0, 1))
         document_by_row = np.fromiter((document for document, _, _ in new_rows), np.int64, len(new_rows))
-        is_new_document = document_by_row[1:] != document_by_row[:-1]
-        first_rows = np.append(0, np.flatnonzero(is_new_document) + 1)
+        first_rows = _find_run_starts(document_by_row)
         documents = document_by_row[first_rows]
         count = self.count + len(documents)
         self._reserve(count, int(documents[-1]))
@@ -203,10 +202,6 @@ DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
 RECORD_BATCH = 1_024
 """Records whose terms are unpacked at a time, to save memory."""
-KEY_BATCH = 1 << 20
-"""Keys that are compared at a time, to save memory."""
-COUNTED_KEYS = 1 << 23
-"""Keys that are sorted by counting, at most."""
 DOCS = 4096
 """Cached documents of a segment."""
 DAY = 1440
@@ -370,10 +365,9 @@ class Segment:
 
         These are the terms, where the postings of each term start, and all postings.
         """
-        later_starts = _find_key_changes(keys, lambda changed_bits: changed_bits >= 1 << 32) + 1
-        first_start = np.zeros(min(1, len(keys)), np.int64)
-        starts = np.concatenate([first_start, later_starts])
-        self._terms = (keys[starts] >> np.uint64(32)).astype(np.uint32)
+        terms = (keys >> np.uint64(32)).astype(np.uint32)
+        starts = _find_run_starts(terms)
+        self._terms = terms[starts]
         self._starts = np.append(starts, len(keys))
         self._frozen_postings = keys.astype(np.uint32)
 
@@ -425,11 +419,10 @@ class Segment:
             # term << 8 | occurrences
             terms = batch_keys >> np.uint64(24) & ~np.uint64(255) | batch_keys & np.uint64(255)
             self._terms_by_document.frombytes(terms.astype(np.uint32).tobytes())
-        lengths = self.columns["length"]
         field_documents = _documents_of_keys(field_keys) - first_document
-        new_lengths = lengths[first_document : first_document + document_count]
+        new_lengths = self.columns["length"][first_document : first_document + document_count]
         new_lengths += np.bincount(field_documents, minlength=document_count)
-        return _merge_field_terms(_sort_keys(keys), lengths)
+        return _sort_and_merge_keys(keys)
 
     def _build_text_keys(
         self,
@@ -536,53 +529,24 @@ def _build_term_keys(
     return keys[shifted_terms > 0]
 
 
-def _merge_field_terms(keys: NDArray[np.uint64], lengths: NDArray[Any]) -> NDArray[np.uint64]:
-    """Merge adjacent keys of the same term and document: a term of the text that is also in the date or the speaker.
+def _sort_and_merge_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Sort keys, and merge those of the same term and document: one of the text, others of the date or the speaker.
 
-    Occurrences are added up to 255; `lengths` of documents lose what exceeds that.
+    Their occurrences are added, up to 255.
     """
-    same_as_next = _find_key_changes(keys, lambda changed_bits: changed_bits < 256)
-    if not len(same_as_next):
+    keys.sort()
+    starts = _find_run_starts(keys >> np.uint64(8))
+    if len(starts) == len(keys):
         return keys
-    is_repeated = np.zeros(len(keys), bool)
-    is_repeated[same_as_next] = is_repeated[same_as_next + 1] = True
-    positions = np.flatnonzero(is_repeated)
-    repeated_keys = keys[positions]
-    first_of_run = np.flatnonzero(np.diff(repeated_keys >> np.uint64(8), prepend=np.uint64(0)))
-    first_keys = repeated_keys[first_of_run]
-    sums = np.add.reduceat(repeated_keys & np.uint64(255), first_of_run)
-    keys[positions[first_of_run]] = first_keys & ~np.uint64(255) | np.minimum(sums, 255)
-    excess = np.maximum(sums, 255) - np.uint64(255)
-    np.subtract.at(lengths, _documents_of_keys(first_keys), excess)
-    return np.delete(keys, same_as_next + 1)
+    counts = np.add.reduceat(keys & np.uint64(255), starts)
+    return keys[starts] & ~np.uint64(255) | np.minimum(counts, 255)
 
 
-def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sort keys; those of texts and those of fields each ascend by document already.
-
-    Up to `COUNTED_KEYS`, their terms are sorted by counting, in half the time of comparing keys. Above, counting is no
-    faster and takes four times the memory.
-    """
-    if len(keys) > COUNTED_KEYS:
-        keys.sort()
-        return keys
-    terms = (keys >> np.uint64(32)).astype(np.uint32)
-    order = np.lexsort((terms.astype(np.uint16), (terms >> np.uint32(16)).astype(np.uint8)))
-    sorted_keys = keys[order]
-    sorted_keys.sort(kind="stable")  # only a term of both texts and fields is not in order yet
-    return sorted_keys
-
-
-def _find_key_changes(
-    keys: NDArray[np.uint64], is_change: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-) -> Ints:
-    """Return the positions of the keys that differ from the next key by bits for which `is_change` is true."""
-    positions = [np.zeros(0, np.int64)]
-    for start in range(0, len(keys), KEY_BATCH):
-        next_keys = keys[start + 1 : start + KEY_BATCH + 1]
-        changed_bits = keys[start : start + len(next_keys)] ^ next_keys
-        positions.append(start + np.flatnonzero(is_change(changed_bits)))
-    return np.concatenate(positions)
+def _find_run_starts(values: NDArray[Any]) -> Ints:
+    """Return the positions of the values that differ from the one before, and of the first value."""
+    is_start = np.ones(len(values), bool)
+    is_start[1:] = values[1:] != values[:-1]
+    return np.flatnonzero(is_start)
 
 
 def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
@@ -597,8 +561,7 @@ def _fingerprint_documents(terms: NDArray[np.uint64], documents: Ints, count: in
     """
     sums = np.zeros(count, np.uint64)
     if len(terms):
-        is_first = np.concatenate([[True], documents[1:] != documents[:-1]])
-        first_terms = np.flatnonzero(is_first)
+        first_terms = _find_run_starts(documents)
         sums[documents[first_terms]] = np.add.reduceat(_mix_bits(terms), first_terms)
     return sums & np.uint64(0xFFFFFFFF)
 
