@@ -402,7 +402,6 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
         (scoring, "_score_words", "words"),
         (scoring, "find_cosines", "meaning"),
         (scoring, "measure_cosines", "meaning"),
-        (scoring, "rescore_exactly", "meaning"),
         (Ranking, "__init__", "rank"),
         (companions, "add_companions", "link"),
         (candidates, "collect_candidates", "offer"),

@@ -23,7 +23,7 @@ from acms.recall.planner import LABEL_TOKENS, Candidate
 from acms.recall.query import Query
 from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
 from acms.recall.scoring import LIFT, SIGMA, order_by_cost
-from acms.recall.vector_score import compute_cosines
+from acms.recall.vector_score import find_cosines
 from acms.text.tokenizer import compute_idf
 
 
@@ -63,7 +63,7 @@ class FactIndex:
         without_marks = self._words
         if query.vector is not None and query.space is not None and ranking.scores.cosine_stats is not None:
             mean, deviation = ranking.scores.cosine_stats
-            cosines = compute_cosines(corpus, query.space, query.vector, np.arange(len(corpus)))
+            cosines = find_cosines(corpus, query.space, query.vector)
             standardized = (cosines - np.float32(mean)) / np.float32(deviation)
             self._meaning = np.nan_to_num(standardized, nan=0.0)
             without_marks = without_marks + np.float32(SIGMA) * np.maximum(0, self._meaning)

@@ -11,7 +11,7 @@ and average lengths are computed for each query from the prefix it sees (rule 2.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -29,20 +29,14 @@ Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
 NO_POSITIONS: Ints = np.zeros(0, np.int64)
 
-BLOCK = 4096
-"""Vectors in one block of memory; blocks are filled and never moved."""
-SLAB = 32
-"""Blocks of signs in one piece of memory, once there are many: they are gone through twice as fast."""
-
 
 class Vectors:
     """The vectors of one space in one segment, in order of arrival; those of a document are adjacent."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self.blocks: list[Floats] = []
-        #: Sign bits of each block: 64 dimensions a row.
-        self.signs: list[NDArray[np.uint64]] = []
+        #: Unit vectors; the array is longer than their number. A reader keeps the array that it has begun to read.
+        self.values: Floats = np.zeros((64, dimension), np.float32)
         #: Documents in order of arrival, and where the vectors of each begin; one more is where the last ones end.
         self.documents = np.zeros(64, np.int32)
         self.begin = np.zeros(65, np.int64)
@@ -67,137 +61,48 @@ class Vectors:
         first_rows = _find_run_starts(document_by_row)
         documents = document_by_row[first_rows]
         count = self.count + len(documents)
-        self._reserve(count, int(documents[-1]))
         vectors_before = int(self.begin[self.count])
         self._append_vectors([data for _, _, data in new_rows], vectors_before)
+        self.documents = grow_array(self.documents, count)
         self.documents[self.count : count] = documents
+        self.begin = grow_array(self.begin, count + 1)
         self.begin[self.count + 1 : count + 1] = vectors_before + np.append(first_rows[1:], len(new_rows))
+        self.slot = grow_array(self.slot, int(documents[-1]) + 1, fill=-1)
         self.slot[documents] = np.arange(self.count, count)
         self.count = count
 
-    def _reserve(self, count: int, last_document: int) -> None:
-        """Grow the arrays to hold `count` documents, of which `last_document` is the greatest."""
-        while len(self.documents) < count:
-            self.documents = np.concatenate([self.documents, np.zeros_like(self.documents)])
-            self.begin = np.concatenate([self.begin, np.zeros(len(self.begin) - 1, np.int64)])
-        while len(self.slot) <= last_document:
-            self.slot = np.concatenate([self.slot, np.full_like(self.slot, -1)])
-
     def _append_vectors(self, data: Sequence[bytes], vectors_before: int) -> None:
-        """Append vectors and their signs, in batches of 256, which fit the processor's cache.
-
-        `vectors_before` is the number of vectors so far.
-        """
-        written_count = 0
-        while written_count < len(data):
-            start = (vectors_before + written_count) % BLOCK
-            if start == 0:
-                self._add_block()
-            size = min(BLOCK - start, len(data) - written_count, 256)
-            batch_bytes = b"".join(data[written_count : written_count + size])
-            values = self.blocks[-1][start : start + size]
-            widen_halves(np.frombuffer(batch_bytes, "<i2").reshape(size, self.dimension), values)
+        """Append vectors, scaled to length 1; `vectors_before` is the number of vectors so far."""
+        self.values = grow_array(self.values, vectors_before + len(data))
+        for start in range(0, len(data), VECTOR_BATCH):
+            batch = data[start : start + VECTOR_BATCH]
+            values = self.values[vectors_before + start :][: len(batch)]
+            values[:] = np.frombuffer(b"".join(batch), "<f2").reshape(len(batch), self.dimension)
             norms = np.sqrt(np.einsum("ij,ij->i", values, values))
             values /= np.where(norms > 0, norms, 1)[:, None]
-            self.signs[len(self.blocks) - 1][:, start : start + size] = pack_signs(values)
-            written_count += size
-
-    def _add_block(self) -> None:
-        self.blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
-        if len(self.signs) < len(self.blocks):
-            blocks = SLAB if len(self.signs) >= SLAB else 1
-            self.signs.extend(np.zeros((blocks, (self.dimension + 63) // 64, BLOCK), np.uint64))
-
-    def fill(self, matrix: Floats, rows: Ints, positions: Ints) -> None:
-        """Write the vectors at some positions into these rows of a matrix."""
-        order = np.argsort(positions)
-        rows = rows[order]
-        for low, high, vectors in self._iterate_blocks(positions[order]):
-            matrix[rows[low:high]] = vectors
-
-    def products(self, positions: Ints, query: Floats) -> Floats:
-        """Return the inner product of a query with the vector at each of some ascending positions.
-
-        Each product is the same, bit for bit, whatever other positions are asked for.
-        """
-        products = np.empty(len(positions), np.float32)
-        for low, high, vectors in self._iterate_blocks(positions):
-            np.vecdot(vectors, query, out=products[low:high])
-        return products
-
-    def _iterate_blocks(self, positions: Ints) -> Iterator[tuple[int, int, Floats]]:
-        """Yield the vectors at ascending positions block by block: start and end in `positions`, and the vectors."""
-        block_limits = np.arange(1, len(self.blocks) + 1) * BLOCK
-        ends = np.searchsorted(positions, block_limits).tolist()
-        start = 0
-        for number, end in enumerate(ends):
-            if start < end:
-                positions_in_block = positions[start:end] - number * BLOCK
-                # "clip" does not check the positions, which would copy the vectors twice.
-                yield start, end, self.blocks[number].take(positions_in_block, axis=0, mode="clip")
-            start = end
-
-    def all_products(self, query: Floats, size: int) -> Floats:
-        """Return the inner products of a query with the first `size` vectors."""
-        products = np.empty(size, np.float32)
-        for low, block in zip(range(0, size, BLOCK), self.blocks, strict=False):
-            part = products[low : low + BLOCK]
-            np.dot(block[: len(part)], query, out=part)
-        return products
-
-    def count_sign_differences(self, query_signs: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
-        """Return in how many signs a query differs from the nearest vector of each of the first `size` documents."""
-        differences = np.empty(int(self.begin[size]), np.int16)
-        # Two operands of one shape: with a broadcast operand numpy takes twice as long. A block is compared whole, even
-        # if it is not full.
-        repeated_signs = np.repeat(query_signs[:, None], BLOCK, axis=1)
-        differing_bits = np.empty(repeated_signs.shape, np.uint64)
-        # Three rows are added up at a time: their counts, at most 3 * 64, fit a byte.
-        groups = -(-len(query_signs) // 3)
-        counts_by_group = np.zeros((groups, 3, BLOCK), np.uint8)
-        counts_by_row = counts_by_group.reshape(-1, BLOCK)[: len(query_signs)]
-        sums = np.empty((groups, BLOCK), np.uint8)
-        for start, block in zip(range(0, len(differences), BLOCK), self.signs, strict=False):
-            np.bitwise_xor(block, repeated_signs, out=differing_bits)
-            np.bitwise_count(differing_bits, out=counts_by_row)
-            np.add.reduce(counts_by_group, axis=1, dtype=np.uint8, out=sums)
-            part = differences[start : start + BLOCK]
-            np.add.reduce(sums[:, : len(part)], axis=0, dtype=np.int16, out=part)
-        if len(differences) == size:
-            return differences
-        return np.minimum.reduceat(differences, self.begin[:size])
 
     @property
     def bytes(self) -> int:
         """Bytes it takes in memory."""
-        block_bytes = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
-        return block_bytes + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
+        return self.values.nbytes + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
 
 
-def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
-    """Write finite half-precision numbers, given by their bits, as single-precision ones.
+def grow_array(values: NDArray[Any], size: int, *, fill: int = 0) -> NDArray[Any]:
+    """Return an array that begins with some values and has room for `size`, the rest of it zeros or `fill`.
 
-    The bits are shifted and the exponent is corrected by a product, which is exact. It takes a third of the time of a
-    conversion by numpy.
+    A new array has half as many values again as the old one at least, so that few are copied.
     """
-    bits = out.view(np.int32)
-    np.left_shift(halves, 13, out=bits, dtype=np.int32)
-    bits &= _PLACES
-    out *= np.float32(2.0**112)
+    if len(values) >= size:
+        return values
+    grown = np.zeros((max(size, len(values) * 3 // 2), *values.shape[1:]), values.dtype)
+    grown[: len(values)] = values
+    if fill:
+        grown[len(values) :] = fill
+    return grown
 
 
-_PLACES = np.int32(0x8FFFE000 - (1 << 32))
-"""Sign, exponent and fraction of a half-precision number at their positions in a single-precision one."""
-
-
-def pack_signs(values: Floats) -> NDArray[np.uint64]:
-    """Return the signs of vectors as bits, 64 dimensions a row and a vector a column."""
-    bits = np.packbits(values > 0, axis=1)
-    width = -bits.shape[1] % 8
-    padded_bits = np.pad(bits, ((0, 0), (0, width))) if width else bits
-    return np.ascontiguousarray(np.ascontiguousarray(padded_bits).view(np.uint64).T)
-
-
+VECTOR_BATCH = 256
+"""Vectors that are added at a time: they fit the processor's cache."""
 DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
 RECORD_BATCH = 1_024
@@ -294,7 +199,7 @@ class Segment:
             raise OverflowError(f"a log is indexed up to {DOCUMENTS} entries")
         if not records:
             return
-        self._reserve(end)
+        self.columns = {name: grow_array(column, end) for name, column in self.columns.items()}
         blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
         data = [blank if record is None else record for record in records]
         buffer = np.frombuffer(b"".join(data), np.uint8)
@@ -310,14 +215,6 @@ class Segment:
         else:
             self._append_postings(keys)
         self.count = end
-
-    def _reserve(self, count: int) -> None:
-        """Grow the columns to hold `count` documents."""
-        size = len(self.columns["flags"])
-        if size < count:
-            added_count = max(size, count - size)
-            for name, column in self.columns.items():
-                self.columns[name] = np.concatenate([column, np.zeros(added_count, column.dtype)])
 
     def _add_fields(
         self, records: Sequence[bytes | None], headers: NDArray[Any], present: NDArray[np.bool_]

@@ -26,7 +26,7 @@ from acms.log.validity import Period
 from acms.model import ContextQuery, Derived, Head, Kind, SessionHead
 from acms.ports import HasHeads, StorageBackend
 from acms.recall.corpus import Corpus, IndexedLog, mask_documents_by_kind, reading_order
-from acms.recall.index import Ints, Segment, Snapshot
+from acms.recall.index import Ints, Segment, Snapshot, grow_array
 from acms.recall.index_cache import THREAD_ABOVE, Indexes, IndexRecords
 from acms.runtime.threads import Building
 from acms.text import index_record
@@ -54,9 +54,7 @@ class NamespaceSegment(Segment):
         """Append runs of (number of a log, first version, index records); return the new documents of each run."""
         start = self.count
         total = start + sum(len(records) for *_, records in runs)
-        while len(self.log) < total:
-            self.log = np.concatenate([self.log, np.zeros_like(self.log)])
-            self.version = np.concatenate([self.version, np.zeros_like(self.version)])
+        self.log, self.version = grow_array(self.log, total), grow_array(self.version, total)
         documents_by_run: list[Ints] = []
         end = start
         for number, first_version, records in runs:

@@ -23,7 +23,7 @@ from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
 from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import FRAME
 from acms.recall.query import Query, QueryWord
-from acms.recall.vector_score import CosineStats, find_cosines, measure_cosines, rescore_exactly
+from acms.recall.vector_score import CosineStats, find_cosines, measure_cosines
 from acms.text.tokenizer import compute_idf
 
 SIGMA = 6.0
@@ -76,17 +76,11 @@ def score_messages(corpus: Corpus, query: Query, asking: Ints = NO_POSITIONS) ->
     coverage = 1.0
     relevance = words.own + words.near
     if query.vector is not None and query.space is not None:
-        query_cosines = find_cosines(corpus, query.space, query.vector)
-        coverage = min(1.0, query_cosines.known_count / corpus.texts) if corpus.texts else 1.0
-        cosine_stats = measure_cosines(corpus, query.space, query.vector, query_cosines)
-        cosines = query_cosines.cosines
-        if not query_cosines.exact:
-            _, rough_meaning = _standardize_cosines(corpus, cosines, cosine_stats)
-            rough_relevance = relevance + np.float32(SIGMA) * np.maximum(0, rough_meaning)
-            cosines = rescore_exactly(corpus, query, query_cosines, rough_relevance)
-        if len(asking):
-            cosines = cosines.copy()
-            cosines[asking] = np.nan
+        cosines = find_cosines(corpus, query.space, query.vector)
+        known_count = np.count_nonzero(~np.isnan(cosines))
+        coverage = min(1.0, known_count / corpus.texts) if corpus.texts else 1.0
+        cosine_stats = measure_cosines(cosines)
+        cosines[asking] = np.nan
         meaning_own, meaning = _standardize_cosines(corpus, cosines, cosine_stats)
         relevance = relevance + np.float32(SIGMA) * np.maximum(0, meaning)
     relevance = relevance * _speaker_factor(corpus, query)
