@@ -191,14 +191,6 @@ class Corpus:
         return positions + REACH if self._padding is None else positions + self._padding[positions]
 
     @cached_property
-    def position_by_cell(self) -> Ints:
-        """Return the position of the message of each cell; -1 for an empty one."""
-        positions = np.arange(len(self))
-        by_cell = np.full(self.padded_size, -1, np.int64)
-        by_cell[self.padded_positions(positions)] = positions
-        return by_cell
-
-    @cached_property
     def padded_norms(self) -> Floats:
         """Return `norms` of each cell; 1 for an empty one."""
         norms = np.ones(self.padded_size, np.float32)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
+from acms.recall.corpus import K1, Corpus, add_neighbours
 from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import FRAME
 from acms.recall.query import Query, QueryWord
@@ -34,10 +34,6 @@ LIFT = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0
 """Standard deviations of meaning from which a marked message is fully on topic."""
-SPARSE = 64
-"""A term in fewer than one of so many messages is scored only where it occurs."""
-DENSE_CELLS = 1 << 17
-"""Terms times messages that are scored in one step: 512 KB of floats stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +103,6 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _WordPostings(NamedTuple):
-    """The messages that hold a word of the query."""
-
-    #: Inverse document frequency of the word.
-    weight: float
-    #: Positions of the messages, and how often each holds the word.
-    positions: Ints
-    counts: Floats
-
-
 class _WordScores(NamedTuple):
     """The scores of messages by words alone, with the meaning of the fields of `Scores`."""
 
@@ -130,87 +116,32 @@ class _WordScores(NamedTuple):
 def _score_words(corpus: Corpus, words: Sequence[QueryWord], asking: Ints) -> _WordScores:
     """Score every message by the words of a query that it and its neighbours hold."""
     size = len(corpus)
-    own, near, information = (np.zeros(size, np.float32) for _ in range(3))
-    norms = corpus.norms
+    own, information = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    near_by_cell = np.zeros(corpus.padded_size, np.float32)
+    norms, norm_by_cell = corpus.norms, corpus.padded_norms
     holders: list[Ints] = []
     rarities: list[float] = []
-    rare: list[_WordPostings] = []
-    common: list[_WordPostings] = []
     for word in words:
         positions, counts = corpus.word_postings(word)
         if len(asking):
             is_other = ~np.isin(positions, asking)
             positions, counts = positions[is_other], counts[is_other]
         holders.append(positions)
-        weight = compute_idf(size, len(positions))
-        rarities.append(weight)
+        rarity = compute_idf(size, len(positions))
+        rarities.append(rarity)
         if not len(positions):
             continue
-        information[positions] += np.float32(weight)
-        own[positions] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[positions])
-        is_rare = len(positions) * SPARSE < size
-        (rare if is_rare else common).append(_WordPostings(weight, positions, counts))
-    if rare:
-        near += _neighbours_of_rare_words(corpus, rare)
-    if common:
-        near += _neighbours_of_common_words(corpus, common)
+        weight = np.float32(rarity * (K1 + 1))
+        information[positions] += np.float32(rarity)
+        own[positions] += weight * counts / (counts + norms[positions])
+        cells = np.zeros(corpus.padded_size, np.float32)
+        cells[corpus.padded_positions(positions)] = counts
+        nearby_counts = add_neighbours(cells)
+        near_by_cell += weight * (nearby_counts / (nearby_counts + norm_by_cell))
+    near = near_by_cell[corpus.padded_positions(np.arange(size))]
     # the sum in float32 may be a little more than 1
     information = np.minimum(information / np.float32(sum(rarities) or 1), np.float32(1))
     return _WordScores(own, near, information, holders, rarities)
-
-
-def _neighbours_of_rare_words(corpus: Corpus, words: Sequence[_WordPostings]) -> Floats:
-    """Return BM25 of neighbourhoods by words that few messages hold, computed only around these messages.
-
-    The cells of all words lie in one array, a row of `padded_size` cells for each word.
-    """
-    row_size = corpus.padded_size
-    cells = np.zeros(len(words) * row_size, np.float32)
-    holder_cells = np.concatenate(
-        [corpus.padded_positions(word.positions) + row * row_size for row, word in enumerate(words)]
-    )
-    counts = np.concatenate([word.counts for word in words])
-    cells[holder_cells] += counts
-    for distance in range(1, REACH + 1):
-        share = counts * np.float32(0.5**distance)
-        cells[holder_cells + distance] += share
-        cells[holder_cells - distance] += share
-    filled_cells = _find_unique(holder_cells[:, None] + np.arange(-REACH, REACH + 1), len(cells))
-    positions = corpus.position_by_cell[filled_cells % row_size]
-    is_message = positions >= 0
-    positions, filled_cells = positions[is_message], filled_cells[is_message]
-    weight_by_row = np.array([word.weight for word in words], np.float32)
-    weights = weight_by_row[filled_cells // row_size]
-    values = cells[filled_cells]
-    scores = weights * np.float32(K1 + 1) * values / (values + corpus.norms[positions])
-    return np.bincount(positions, scores, len(corpus)).astype(np.float32)
-
-
-def _find_unique(numbers: Ints, size: int) -> Ints:
-    """Return each of some numbers once; all are below `size`. Faster than sorting them."""
-    numbers = numbers.ravel()
-    indexes = np.arange(len(numbers), dtype=np.int32)
-    last_index = np.empty(size, np.int32)
-    last_index[numbers] = indexes
-    is_last = last_index[numbers] == indexes
-    return numbers[is_last]
-
-
-def _neighbours_of_common_words(corpus: Corpus, words: Sequence[_WordPostings]) -> Floats:
-    """Return BM25 of neighbourhoods by words that many messages hold, computed for a few words at a time."""
-    row_size = corpus.padded_size
-    sums = np.zeros(row_size, np.float32)
-    norms = corpus.padded_norms
-    batch_size = max(1, DENSE_CELLS // row_size)
-    for start in range(0, len(words), batch_size):
-        batch = words[start : start + batch_size]
-        rows = np.zeros((len(batch), row_size), np.float32)
-        for row, word in zip(rows, batch, strict=True):
-            row[corpus.padded_positions(word.positions)] = word.counts
-        values = add_neighbours(rows)
-        weights = np.array([word.weight for word in batch], np.float32) * np.float32(K1 + 1)
-        sums += weights @ (values / (values + norms))
-    return sums[corpus.padded_positions(np.arange(len(corpus)))]
 
 
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
