@@ -7,8 +7,6 @@ where structure proves it: an edit, a retraction, the address of a fact. The bes
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +16,14 @@ from acms.recall.ranking import Ranking
 from acms.recall.repetition import repeats_query
 from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import find_largest_indices, vectors_of
-from acms.text.tokenizer import subjectless_terms
+from acms.text.tokenizer import compute_idf, subjectless_terms
 
 STATEMENT = 60
 """Words of a statement, at most: a longer text has many subjects."""
+RAREST = 8
+"""Rarest words of a statement, by which others are compared with it. With 4 VehicleMemBench shows 3.6 points more
+outdated answers without the newer one; all words do no better than 8.
+"""
 RELATED = 2.0
 """Standard deviations of cosine from which a statement that shares no word with another is about the same subject.
 
@@ -76,11 +78,9 @@ def _find_companions(
     speaker = (leader_label.role, leader_label.actor)
     is_label_of_speaker = np.array([(label.role, label.actor) == speaker for label in labels], bool)
     is_same_speaker = is_label_of_speaker[label_codes]
-    words = _find_words(corpus, leader)
-    if ranking.query.space is None:
-        nearness = _measure_nearest(corpus, words, is_allowed, is_same_speaker)
-    else:
-        nearness = _add_meaning(corpus, ranking, leader, _measure_nearness(corpus, words, is_allowed))
+    nearness = _measure_nearness(corpus, leader, is_allowed)
+    if ranking.query.space is not None:
+        nearness = _add_meaning(corpus, ranking, leader, nearness)
     companions: list[int] = []
     for values in (np.where(is_same_speaker, nearness, np.float32(0)), nearness):
         values[companions] = 0
@@ -90,74 +90,17 @@ def _find_companions(
     return companions
 
 
-class _Words(NamedTuple):
-    """The words of a statement, with their weights as a query."""
-
-    terms: list[int]
-    #: How many entries hold each, and its inverse document frequency times K1 + 1.
-    holder_counts: Ints
-    weights: Floats
-
-    def select(self, is_chosen: NDArray[np.bool_]) -> _Words:
-        """Return the words that a mask chooses."""
-        terms = [self.terms[index] for index in np.flatnonzero(is_chosen).tolist()]
-        return _Words(terms, self.holder_counts[is_chosen], self.weights[is_chosen])
-
-
-def _find_words(corpus: Corpus, leader: int) -> _Words:
-    """Return the words of a statement that name a subject."""
-    all_terms, _ = corpus.snapshot.terms_of(corpus.document(leader))
-    terms = [term for term in all_terms.tolist() if term not in subjectless_terms()]
-    holder_counts = np.array([corpus.count_holders(term) for term in terms], np.int64)
-    other_counts = len(corpus) - holder_counts
-    rarities = np.log(1 + (other_counts + 0.5) / (holder_counts + 0.5)).astype(np.float32)
-    return _Words(terms, holder_counts, rarities * np.float32(K1 + 1))
-
-
-def _measure_nearness(corpus: Corpus, words: _Words, is_allowed: NDArray[np.bool_]) -> Floats:
-    """Return BM25 of every allowed entry for some words; 0 for all others."""
-    positions, counts = corpus.postings_of_terms(words.terms)
-    weights = np.repeat(words.weights, words.holder_counts)
-    is_chosen = is_allowed[positions]
-    positions, counts, weights = positions[is_chosen], counts[is_chosen], weights[is_chosen]
-    scores = weights * counts / (counts + corpus.norms[positions])
-    return np.bincount(positions, scores, len(corpus)).astype(np.float32)
-
-
-def _measure_nearest(
-    corpus: Corpus, words: _Words, is_allowed: NDArray[np.bool_], is_same_speaker: NDArray[np.bool_]
-) -> Floats:
-    """Return BM25 of the entries that may be companions, and 0 for all others.
-
-    These are at least the two nearest entries, and the nearest one of the same speaker. Rare words are scored first. A
-    common word adds at most its weight, so common words are looked up only for the entries that they could bring to the
-    top (MaxScore: Turtle and Flood, "Query evaluation", 1995).
-    """
-    is_common = words.holder_counts > len(corpus) / 2
-    common_words = words.select(is_common)
-    most_by_common = float(common_words.weights.sum()) + 1e-3  # sums of 32-bit floats may differ by as much
-    by_rare = _measure_nearness(corpus, words.select(~is_common), is_allowed)
-    scored_positions = np.flatnonzero(by_rare)
-    candidates: list[Ints] = []
-    for positions, needed_count in (
-        (scored_positions, 2),
-        (scored_positions[is_same_speaker[scored_positions]], 1),
-    ):
-        values = by_rare[positions]
-        min_value = 0.0
-        if len(values) >= needed_count:
-            min_value = float(np.partition(values, -needed_count)[-needed_count]) - most_by_common
-        if min_value <= 0:  # an entry that holds only common words may be the nearest
-            return _measure_nearness(corpus, words, is_allowed)
-        candidates.append(positions[values >= min_value])
-    positions = np.unique(np.concatenate(candidates))
-    scores = by_rare[positions]
-    norms = corpus.norms[positions]
-    for term, weight in zip(common_words.terms, common_words.weights, strict=True):
-        counts = corpus.counts_at(term, positions)
-        scores += weight * counts / (counts + norms)
+def _measure_nearness(corpus: Corpus, leader: int, is_allowed: NDArray[np.bool_]) -> Floats:
+    """Return BM25 of every allowed entry for the rarest words of a statement that name a subject; 0 for all others."""
+    terms, _ = corpus.snapshot.terms_of(corpus.document(leader))
+    subject_terms = [term for term in terms.tolist() if term not in subjectless_terms()]
+    subject_terms.sort(key=corpus.count_holders)
     nearness = np.zeros(len(corpus), np.float32)
-    nearness[positions] = scores
+    for term in subject_terms[:RAREST]:
+        positions, counts = corpus.postings(term)
+        weight = np.float32(compute_idf(len(corpus), len(positions)) * (K1 + 1))
+        nearness[positions] += weight * counts / (counts + corpus.norms[positions])
+    nearness[~is_allowed] = 0
     return nearness
 
 

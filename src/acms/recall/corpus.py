@@ -269,16 +269,9 @@ class Corpus:
         """Return the postings of some terms, one after the other."""
         return self._unpack(np.concatenate([np.zeros(0, np.uint32), *map(self.snapshot.postings, terms)]))
 
-    def holds_term(self, term: int) -> bool:
-        """Return whether any entry of the log holds a term, active or not."""
-        return len(self.snapshot.postings(term)) > 0
-
     def count_holders(self, term: int) -> int:
-        """Return how many entries hold a term."""
-        postings = self.snapshot.postings(term)
-        if self.position_by_document is None:
-            return len(postings)
-        return len(self._unpack(postings)[0])
+        """Return how many entries of the log hold a term, active or not."""
+        return len(self.snapshot.postings(term))
 
     def counts_at(self, term: int, positions: Ints) -> Floats:
         """Return how often the entries at some positions hold a term; at least one entry of the log must hold it."""
@@ -286,9 +279,9 @@ class Corpus:
         keys = self.documents(positions).astype(np.uint32) << np.uint32(8)
         indexes = np.minimum(np.searchsorted(postings, keys), len(postings) - 1)
         found_postings = postings[indexes]
-        holds_term = found_postings & ~np.uint32(255) == keys
+        count_holders = found_postings & ~np.uint32(255) == keys
         counts = found_postings & np.uint32(255)
-        return np.where(holds_term, counts, 0).astype(np.float32)
+        return np.where(count_holders, counts, 0).astype(np.float32)
 
 
 class IndexedLog(NamedTuple):

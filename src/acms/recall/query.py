@@ -55,19 +55,19 @@ class Query:
     #: Weight of a mark, by marker; none for a missing marker.
     marker_weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def resolve_names(self, holds: Callable[[int], bool]) -> Query:
-        """Return the query with the forms of its names that a log holds as words; `holds` looks up a term.
+    def resolve_names(self, count_holders: Callable[[int], int]) -> Query:
+        """Return the query with the forms of its names that a log holds as words; `count_holders` looks up a term.
 
         If the log holds another form of a name, words of the name that it does not hold are removed: they would only
         make every answer look worse.
         """
         words = {word.terms[0]: word for word in self.words}
         for name in self.names:
-            held_alternatives = [term for term in name.alternatives if holds(term)]
+            held_alternatives = [term for term in name.alternatives if count_holders(term)]
             if not held_alternatives:
                 continue
             for term in name.own_terms:
-                if term in words and not any(map(holds, words[term].terms)):
+                if term in words and not any(map(count_holders, words[term].terms)):
                     del words[term]
             for term in held_alternatives:
                 words.setdefault(term, QueryWord((term,)))

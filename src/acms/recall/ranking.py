@@ -41,7 +41,7 @@ class Ranking:
         `asking` are the positions of the messages that ask the query: they are no answers.
         """
         self.corpus = corpus
-        self.query = query.resolve_names(corpus.holds_term)
+        self.query = query.resolve_names(corpus.count_holders)
         #: Which entries may be shown; None for all.
         self.allowed = allowed
         self._asking = asking

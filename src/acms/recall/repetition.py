@@ -45,7 +45,7 @@ async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, tex
     A message with other words around the same subject is the query only if it asks something: "The deadline is March
     15." answers "Is the deadline March 15?".
     """
-    for position in _find_possible_queries(corpus, query.resolve_names(corpus.holds_term)):
+    for position in _find_possible_queries(corpus, query.resolve_names(corpus.count_holders)):
         content = await _read_content(storage, corpus, position)
         if content is None:
             continue
