@@ -21,7 +21,6 @@ from acms.recall.candidates import (
     Conditions,
     OmissionReasons,
     collect_candidates,
-    find_newest_group,
 )
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
@@ -40,10 +39,20 @@ BYTES = Counting("bytes", lambda text: len(text.encode()))
 FRAME = TextFrame(BYTES)
 
 
-def candidates_for(log: Log, query: str = "orders", size: int = 256, **given: Any) -> CandidateSet:
+def candidates_for(
+    log: Log, query: str = "orders", size: int = 256, query_position: int = -1, **given: Any
+) -> CandidateSet:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
-    return collect_candidates(field, rank_corpus(field, query, size), Conditions(**given), FRAME)
+    ranking = rank_corpus(field, query, size, query_position=query_position)
+    return collect_candidates(field, ranking, Conditions(**given), FRAME)
+
+
+def find_query(log: Log, query: str) -> int:
+    """The position of the newest message if it is the query itself; otherwise -1."""
+    newest = log.entries[-1] if log.entries else None
+    is_query = newest is not None and newest.role is Role.USER and newest.content == query
+    return len(field_of(log.entries)) - 1 if is_query else -1
 
 
 def candidate_versions(found: Any) -> list[int]:
@@ -66,14 +75,10 @@ def recall_from_log(
     field = field or field_of(log.entries)
     asked = Recall(query=query, budget=budget, weights=WEIGHTS, **given)
     rows: dict[str, Entry] = {entry.id: entry for entry in log.entries}
-    unit = find_newest_group(field)
-    latest = rows[unit.entries[-1].id] if unit is not None else None
-    if latest is not None and latest.role is not Role.USER:
-        latest = None
-    ranking = rank_corpus(field, query)
+    ranking = rank_corpus(field, query, query_position=find_query(log, query))
     add_companions(field, ranking)
     found = Ranked(CONTEXT, log.version, field, ranking, stale_in(log))
-    steps = plan_recall(found, asked, latest, counter, TextFrame(counter), facts_beside(found, log))
+    steps = plan_recall(found, asked, counter, TextFrame(counter), facts_beside(found, log))
     try:
         wanted = next(steps)
         while True:
@@ -138,7 +143,7 @@ def test_what_is_shown_anyway_is_no_candidate() -> None:
 def test_a_log_of_the_query_alone_offers_nothing() -> None:
     log = Log(BYTES.count)
     log.say("user", "orders")
-    found = candidates_for(log, newest_is_query=True)
+    found = candidates_for(log, query_position=0)
     assert (found.past, found.current, turned_down(found)) == ([], [], {1: "query"})
 
 

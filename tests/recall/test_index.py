@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acms import ContextItems, Entry, State
 from acms.log.in_force import Replacements
-from acms.recall.candidates import find_newest_group, group_at_index
+from acms.recall.candidates import group_at_index
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
@@ -110,13 +110,10 @@ def assert_same_ranking(left: Corpus, right: Corpus, question: Query) -> None:
 def recall_from_corpus(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
     """A recall of budget 0: its decisions depend on no rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
-    found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
-    unit = find_newest_group(field)
-    latest = None
-    if unit is not None and asks:
-        latest = Log().say("user", query or "x")
-        asked = Recall(query=query or "x", budget=0, weights=WEIGHTS)
-    steps = plan_recall(found, asked, latest, BYTES, FRAME)
+    query_position = len(field) - 1 if asks else -1
+    ranking = Ranking(field, question, query_position=query_position)
+    found = Ranked(CONTEXT, field.snapshot.count, field, ranking)
+    steps = plan_recall(found, asked, BYTES, FRAME)
     try:
         wanted = next(steps)
         rows = {id: Log().say("user", "x") for id in wanted}
@@ -219,8 +216,6 @@ def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
         if not reason and found.entries[-1].version == field.document(place) + 1:
             shown.append(tuple(entry.version for entry in found.entries))
     assert shown == log.shown()
-    last = find_newest_group(field)
-    assert (None if last is None else tuple(one.version for one in last.entries)) == (shown or [None])[-1]
 
 
 def test_an_edit_whose_content_is_gone_is_gone() -> None:
@@ -308,7 +303,6 @@ def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
     for found in ([None], [None] * 20):
         field = Corpus(snapshot_of(build_segment(found)), Replacements([]))
         assert len(field) == 0
-        assert find_newest_group(field) is None
         assert rank_corpus(field, "orders").positions.tolist() == []
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from acms import Entry, State
 from acms.log.in_force import Replacements
 from acms.recall.corpus import Corpus
-from acms.recall.index import Segment, Snapshot
+from acms.recall.index import NO_POSITIONS, Segment, Snapshot
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import CANDIDATES, Ranking
 from acms.text import index_record
@@ -35,9 +35,12 @@ def rank_corpus(
     *,
     space: str | None = None,
     vector: NDArray[np.float32] | None = None,
+    query_position: int = -1,
 ) -> Ranking:
-    """A field, ranked for a question."""
-    return Ranking(field, make_query(field, query, space, vector), size)
+    """A field, ranked for a question, which may be the last entry itself."""
+    asking = NO_POSITIONS if query_position < 0 else np.array([query_position])
+    question = make_query(field, query, space, vector)
+    return Ranking(field, question, size, asking=asking, query_position=query_position)
 
 
 def index_record_of(entry: Entry) -> bytes | None:

@@ -460,9 +460,6 @@ def _explain_choices(
     shown_items = [*selection.items, *items]
     ranked, candidates = material.ranked, material.candidates
     if ranked is not None and candidates is not None:
-        repeats = bool(selection.window_choices) and _repeats_query(
-            selection.window_choices[-1].candidate, request.query
-        )
         return build_recall_result(
             ranked,
             replace(candidates, rejected=selection.rejected_choices),
@@ -471,7 +468,6 @@ def _explain_choices(
             request.budget,
             ranked.warnings,
             material.facts,
-            newest_is_query=repeats,
         )
     span = material.span
     return ContextItems(
@@ -481,11 +477,6 @@ def _explain_choices(
         context=span.context,
         version=span.version,
     )
-
-
-def _repeats_query(candidate: Candidate, query: str) -> bool:
-    last_entry = candidate.unit.entries[-1]
-    return isinstance(last_entry, Entry) and last_entry.content.strip() == query.strip()
 
 
 def _included_ids(choices: Sequence[Choice]) -> set[str]:

@@ -80,8 +80,6 @@ class Conditions:
     budget: int = 0
     #: Versions that are shown anyway, and so are not candidates.
     shown: Collection[int] = ()
-    #: Whether the newest unit is the query itself.
-    newest_is_query: bool = False
     #: Messages with outdated statements, by facts of this log, and by facts of the namespace's profile. Such messages
     #: are shown only in the current episode.
     stale: Demotions = NO_DEMOTIONS
@@ -118,12 +116,6 @@ def _is_summarised(corpus: Corpus, document: int) -> bool:
         entry.version for entry in corpus.replacements.substitutes if entry.kind is Kind.SUMMARY
     ]
     return replacing_version in summary_versions
-
-
-def find_newest_group(corpus: Corpus) -> EntryGroup[IndexedEntry] | None:
-    """Return the newest unit of the queried log that can be shown."""
-    newest = _find_group_before(corpus, len(corpus))
-    return None if newest is None else newest[0]
 
 
 def _find_group_before(corpus: Corpus, end: int) -> tuple[EntryGroup[IndexedEntry], int] | None:
@@ -456,7 +448,7 @@ def _current_candidates(
     """Return the units of the current episode, oldest first, each with its position; -1 for the query itself."""
     newest = _find_group_before(corpus, len(corpus))
     query: list[tuple[Candidate, int]] = []
-    if newest is not None and conditions.newest_is_query:
+    if newest is not None and newest[1] == ranking.query_position:
         unit, position = newest
         query = [(build_candidate(unit, Source.CURRENT, frame), -1)]
         newest = _find_group_before(corpus, position)

@@ -32,13 +32,13 @@ BY_BOTH = (-2.3, 2.8, 3.6, 0.6)
 
 
 def estimate_confidence(
-    corpus: Corpus, ranking: Ranking, fact_indexes: Sequence[FactIndex] = (), *, query_position: int = -1
+    corpus: Corpus, ranking: Ranking, fact_indexes: Sequence[FactIndex] = ()
 ) -> Certainty:
     """Return the certainty that a log, or the facts searched with it, hold an answer to a query.
 
-    `query_position` is the position of the query itself if it is the last entry of the log; otherwise -1.
+    If the last entry is the query itself, it does not count.
     """
-    end = query_position if query_position >= 0 else len(corpus)
+    end = len(corpus) if ranking.query_position < 0 else ranking.query_position
     best = ranking.positions[ranking.positions < end][:BEST]
     weights = _weigh_words(ranking)
     reach = max((facts.measure_coverage(weights) for facts in fact_indexes), default=0.0)

@@ -19,7 +19,7 @@ from acms.log.in_force import (
 )
 from acms.log.read import version_of
 from acms.log.validity import Period
-from acms.model import Entry, Kind, Role, State
+from acms.model import Kind, Role, State
 from acms.ports import Frame, TokenCounter
 from acms.privacy.redactor import read_redacted_entries
 from acms.recall.planner import Choice, Pairs, PlanSteps, Rows, build_choice_ledger, fit_to_budget
@@ -35,7 +35,7 @@ from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import drive_generator
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    from acms.recall.candidates import CandidateSet, Conditions
+    from acms.recall.candidates import CandidateSet
     from acms.recall.corpus import Corpus, IndexedLog
     from acms.recall.embeddings import Embedding
     from acms.recall.fact_candidates import FactIndex
@@ -124,7 +124,14 @@ async def rank_log(
     asking = await find_asking(reader.storage, corpus, question, query)
 
     def rank() -> Ranking:
-        ranking = Ranking(corpus, question, size, allowed, asking=asking)
+        ranking = Ranking(
+            corpus,
+            question,
+            size,
+            allowed,
+            asking=asking.positions,
+            query_position=asking.query_position,
+        )
         add_companions(corpus, ranking)
         return ranking
 
@@ -196,8 +203,7 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, reques
         ranked = _limit_candidates(ranked, request, reader.frame)
         facts = await gather_known_facts(reader, ranked, request)
         try:
-            latest = await _load_latest_message(reader, ranked.corpus, request.query)
-            steps = plan_recall(ranked, request, latest, reader.counter, reader.frame, facts)
+            steps = plan_recall(ranked, request, reader.counter, reader.frame, facts)
             return await run_plan(steps, reader, request.budget)
         except Gone as gone:
             remove_gone_content(reader, gone, ranked, facts)
@@ -253,36 +259,33 @@ def remove_gone_content(reader: Reader, gone: Gone, ranked: Ranked, facts: Known
         reader.namespaces.forget_order()
 
 
-async def _load_latest_message(reader: Reader, corpus: Corpus, query: str) -> Entry | None:
-    """Return the newest message if it may be the query itself: the user's, and about as long; otherwise None."""
-    from acms.recall.candidates import find_newest_group
-
-    unit = find_newest_group(corpus)
-    if unit is None or unit.entries[-1].role is not Role.USER:
-        return None
-    newest = unit.entries[-1]
-    # Only the whitespace around the query may differ, so a message of another length need not be read.
-    if abs(newest.tokens - reader.counter.count(query)) > 8:
-        return None
-    (entry,) = await reader.storage.get([newest.id])
-    if entry is None or entry.state is not State.LIVE:
-        raise Gone([newest.id])
-    return entry
-
-
 def plan_recall(
     ranked: Ranked,
     request: Recall,
-    latest: Entry | None,
     counter: TokenCounter,
     frame: Frame,
     facts: KnownFacts | None = None,
 ) -> PlanSteps[ContextItems]:
     """Choose the ranked entries and known facts to show, and render them within the budget."""
-    from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
+    from acms.recall.candidates import (
+        Conditions,
+        collect_candidates,
+        collect_fact_candidates,
+        merge_candidate_sets,
+    )
 
     facts = facts or KnownFacts()
-    conditions = _build_conditions(ranked, request, latest, facts)
+    conditions = Conditions(
+        min_relevance=request.min_relevance,
+        exclude=request.exclude,
+        include_current=request.include_current,
+        answers_only=request.only_relevant,
+        episode=not request.only_relevant,
+        budget=request.budget,
+        stale=NO_DEMOTIONS if request.include_superseded else ranked.stale,
+        profile=NO_DEMOTIONS if request.include_superseded else facts.stale,
+        labels=ranked.labels(request.moment),
+    )
     candidates = collect_candidates(ranked.corpus, ranked.ranking, conditions, frame)
     if facts.indexes:
         fact_candidates = collect_fact_candidates(facts.indexes, conditions, frame)
@@ -308,32 +311,7 @@ def plan_recall(
         choose, request.budget, counter, frame, request.query, candidates.trims, dated=candidates.dated
     )
     warnings += warn_of_marked_messages(choices, items, request.budget)
-    asks = conditions.newest_is_query
-    return build_recall_result(
-        ranked, candidates, items, choices, request.budget, warnings, facts.indexes, newest_is_query=asks
-    )
-
-
-def _build_conditions(ranked: Ranked, request: Recall, latest: Entry | None, facts: KnownFacts) -> Conditions:
-    """Return the conditions for candidates; if the newest message is the query itself, it is not an answer."""
-    from acms.recall.candidates import Conditions
-
-    exclude = request.exclude
-    newest_is_query = latest is not None and latest.content.strip() == request.query.strip()
-    if latest is not None and newest_is_query and request.only_relevant:
-        exclude = exclude | {latest.id}
-    return Conditions(
-        min_relevance=request.min_relevance,
-        exclude=exclude,
-        include_current=request.include_current,
-        answers_only=request.only_relevant,
-        episode=not request.only_relevant,
-        budget=request.budget,
-        newest_is_query=newest_is_query,
-        stale=NO_DEMOTIONS if request.include_superseded else ranked.stale,
-        profile=NO_DEMOTIONS if request.include_superseded else facts.stale,
-        labels=ranked.labels(request.moment),
-    )
+    return build_recall_result(ranked, candidates, items, choices, request.budget, warnings, facts.indexes)
 
 
 def build_recall_result(
@@ -344,24 +322,15 @@ def build_recall_result(
     budget: int,
     warnings: Sequence[str] = (),
     fact_indexes: Sequence[FactIndex] = (),
-    *,
-    newest_is_query: bool,
 ) -> ContextItems:
-    """Build the result of a recall, with a ledger of the reasons for all items and omissions.
-
-    `newest_is_query` is whether the newest message is the query itself.
-    """
-    from acms.recall.candidates import OmissionReasons, find_newest_group
+    """Build the result of a recall, with a ledger of the reasons for all items and omissions."""
+    from acms.recall.candidates import OmissionReasons
     from acms.recall.confidence import estimate_confidence
 
     corpus, ranking = ranked.corpus, ranked.ranking
 
     def estimate() -> Certainty:
-        query_group = find_newest_group(corpus) if newest_is_query else None
-        query_position = -1
-        if query_group is not None:
-            query_position = corpus.position_of(query_group.entries[0].version - 1)
-        return estimate_confidence(corpus, ranking, fact_indexes, query_position=query_position)
+        return estimate_confidence(corpus, ranking, fact_indexes)
 
     cut_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
     cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in cut_entries]

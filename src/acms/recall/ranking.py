@@ -35,12 +35,15 @@ class Ranking:
         allowed: NDArray[np.bool_] | None = None,
         *,
         asking: Ints = NO_POSITIONS,
+        query_position: int = -1,
     ) -> None:
         """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates.
 
-        `asking` are the positions of the messages that ask the query: they are no answers.
+        `asking` are the positions of the messages that ask the query: they are no answers. `query_position` is that of
+        the last entry if it is the query word by word, otherwise -1.
         """
         self.corpus = corpus
+        self.query_position = query_position
         self.query = query.resolve_names(corpus.count_holders)
         #: Which entries may be shown; None for all.
         self.allowed = allowed
@@ -204,10 +207,13 @@ class Ranking:
         is_companion = np.array([position in self._companions for position in position_list], bool)
         is_always_included = np.array([position in self._always_included for position in position_list], bool)
         is_searched = positions >= self._first_searched
-        return (is_above_cutoff | is_companion) & is_searched | is_always_included
+        is_asking = np.isin(positions, self._asking)
+        return (is_above_cutoff | is_companion) & is_searched & ~is_asking | is_always_included
 
     def why_no_answer(self, position: int) -> str:
-        """Return why a message is below the cutoff."""
+        """Return why a message does not answer."""
+        if self.asks(position):
+            return "it asks the query, or for the same of something else"
         if position < self._first_searched:
             return (
                 "the query names no speaker, and no other session holds half of its words, or two rare ones"

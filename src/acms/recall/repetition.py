@@ -7,6 +7,7 @@ word but 140 with the newest, and none of them answers it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,21 +27,31 @@ MOST_READ = 3
 """Texts that are read to find one with the form of a query: most messages with all its words have it."""
 
 
-async def find_asking(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> Ints:
-    """Return the positions of the messages that ask a query, of which `text` is the wording: they are no answers.
+class Asking(NamedTuple):
+    """The messages that ask a query."""
+
+    #: Their positions.
+    positions: Ints
+    #: Position of the last entry if it is the query word by word, otherwise -1.
+    query_position: int
+
+
+async def find_asking(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> Asking:
+    """Return the messages that ask a query, of which `text` is the wording: they are no answers.
 
     These are the query itself and, if its form is routine, earlier requests of the form, but not the newest of them.
     """
-    position = await _find_query(storage, corpus, query, text)
+    position, is_verbatim = await _find_query(storage, corpus, query, text)
+    query_position = position if is_verbatim and position == len(corpus) - 1 else -1
     own = NO_POSITIONS if position < 0 else np.array([position])
     repetitions = np.setdiff1d(await _find_repetitions(storage, corpus, text), own)
     if len(repetitions) < ROUTINE:
-        return own
-    return np.append(repetitions[:-1], own)
+        return Asking(own, query_position)
+    return Asking(np.append(repetitions[:-1], own), query_position)
 
 
-async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> int:
-    """Return the position of the newest message that is the query itself, or -1 if there is none.
+async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> tuple[int, bool]:
+    """Return the position of the newest message that is the query itself, or -1; and whether it is so word by word.
 
     A message with other words around the same subject is the query only if it asks something: "The deadline is March
     15." answers "Is the deadline March 15?".
@@ -49,10 +60,10 @@ async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, tex
         content = await _read_content(storage, corpus, position)
         if content is None:
             continue
-        is_question = content.rstrip().endswith(QUESTION_MARKS)
-        if is_question or split_words(content) == split_words(text):
-            return position
-    return -1
+        is_verbatim = split_words(content) == split_words(text)
+        if is_verbatim or content.rstrip().endswith(QUESTION_MARKS):
+            return position, is_verbatim
+    return -1, False
 
 
 def repeats_query(corpus: Corpus, query: Query, position: int) -> bool:
