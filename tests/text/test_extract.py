@@ -83,7 +83,7 @@ def test_it_reads_well() -> None:
     assert summary.splitlines() == [
         '- user (decision): "We decided to move to PostgreSQL 17. Nobody likes it."',
         'Details: The invoice ORD-4312 was for $1,250.00; "path": "/var/log/billing.log"; '
-        '"message": "connection reset by peer"; connection to db-3.internal:5432; reset after 30 s',
+        '"message": "connection reset by peer"; The connection to db-3.internal:5432 is reset after 30 s',
     ]
 
 

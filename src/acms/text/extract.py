@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import nsmallest
 from itertools import accumulate
 from math import log
 from operator import attrgetter, itemgetter
@@ -31,7 +31,7 @@ from acms.text.summary_form import (
     parse_turn,
     sentences_of,
 )
-from acms.text.tokenizer import content_term, split_words
+from acms.text.tokenizer import content_term
 
 ANCHOR_SHARE = 0.5
 """Share of the token limit that marked messages may fill verbatim."""
@@ -39,27 +39,20 @@ GIST_SHARE = 0.15
 """Share of the remaining tokens for the most central sentences, with or without details."""
 MIN_TOKENS_LEFT = 10
 """Remaining tokens below which no further sentence is looked for."""
-WORTH_BY_KIND = {
-    "url": 1.0, "email": 1.0, "path": 1.0, "host": 1.0, "id": 1.0, "version": 0.9, "date": 0.9, "number": 0.8,
-    "name": 0.8, "code": 0.7, "quote": 0.6,
-}  # fmt: skip
-"""Worth of a detail by its kind, from 0 to 1."""
+BARE_NUMBER_WORTH = 0.4
+"""Worth of a number without a unit; that of any other detail is 1."""
 REPETITION_EXPONENT = -0.7
 """Exponent of the number of times a detail occurs: a detail that occurs once is worth most."""
-CONTEXT_EXPONENT = -0.5
-"""Exponent of the number of details that the same words surround."""
 RARITY_EXPONENT = 3.0
 """Exponent of the rarity of the words around a detail."""
 EARLIER_FACTOR = 2.0
 """Factor for the worth of details in a line of an earlier summary, which was chosen once before."""
-NEIGHBOUR_SHARE = 0.2
-"""Share of its worth that a detail adds to a more valuable one in the same clause."""
 SIZE_EXPONENT = 0.7
 """Exponent of its tokens by which the worth of a detail is divided, so that long ids are not punished in full."""
 MIN_LISTED_WORTH = 0.01
 """Worth from which tokens are reserved for a detail before sentences are chosen."""
-WIDE, TIGHT = (5, 3), (2, 1)
-"""Numbers of words kept before and after a detail; the second pair is for when the first does not fit."""
+WORDS_BEFORE, WORDS_AFTER = 5, 3
+"""Numbers of words kept before and after a detail."""
 
 #: Ends of clauses. It starts with a set, not with alternatives, which makes it fast on long texts.
 _BREAK = re.compile(r"[.,;:!?()\[\]{}—–，；：。！？、（）-](?:(?<![.!?—–-])|(?= ))")
@@ -68,10 +61,9 @@ _MOST_BEFORE, _MOST_AFTER = 60, 40
 """Most characters of the words before and after a detail."""
 
 
-_Mention: TypeAlias = tuple[int, int, int, int, int, float]
-"""One occurrence of a detail: (number, start, end, context start, context end, worth).
+_Mention: TypeAlias = tuple[int, int, int, float]
+"""One occurrence of a detail: (number, start, end, worth); `text[start:end]` is the detail with the words around it.
 
-The detail is `text[start:end]` of its sentence, and `text[context start:context end]` adds the words around it.
 Plain tuples of numbers, because there are a hundred thousand of them and the garbage collector skips these.
 """
 
@@ -181,14 +173,13 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
         for kind, name, start, end in details:
             number = numbers.setdefault(name, len(worth_by_number))
             if number == len(worth_by_number):
-                has_no_unit = kind == "number" and name.isdigit()  # such a number is worth less
-                worth_by_number.append(WORTH_BY_KIND[kind] * (0.4 if has_no_unit else 1.0))
+                has_no_unit = kind == "number" and name.isdigit()
+                worth_by_number.append(BARE_NUMBER_WORTH if has_no_unit else 1.0)
                 occurrences_by_number.append(0)
             occurrences_by_number[number] += sentence.occurrences
-            first, last = _find_context_span(text, breaks, start, end, WIDE)
+            first, last = _find_context_span(text, breaks, start, end)
             context = contexts.find_index(blanked_text[first:last])
-            contexts.count(context, sentence.occurrences)
-            mentions.append((number, start, end, first, last, 0.0))
+            mentions.append((number, first, last, 0.0))
             context_indexes.append(context)
         sentence.mentions = mentions
         contexts_by_sentence[sentence.number] = context_indexes
@@ -200,10 +191,8 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
         factor = EARLIER_FACTOR if lines[sentence.line_number].is_earlier else 1.0
         context_indexes = contexts_by_sentence.get(sentence.number, [])
         sentence.mentions = [
-            (number, start, end, first, last, factor * worth_by_number[number] * rarity[context])
-            for (number, start, end, first, last, _), context in zip(
-                sentence.mentions, context_indexes, strict=True
-            )
+            (number, first, last, factor * worth_by_number[number] * rarity[context])
+            for (number, first, last, _), context in zip(sentence.mentions, context_indexes, strict=True)
         ]
     return list(numbers)
 
@@ -224,7 +213,6 @@ class _Contexts:
         self._indexes: dict[str, int] = {}
         #: The terms of each text, by its index.
         self.terms: list[frozenset[int]] = []
-        self._occurrences: Counter[frozenset[int]] = Counter()
 
     def find_index(self, text: str) -> int:
         """Return the index of a text, and add the text if it is new."""
@@ -235,25 +223,15 @@ class _Contexts:
             self.terms.append(_collect_terms(normalized))
         return index
 
-    def count(self, index: int, occurrences: int) -> None:
-        """Add to the number of details that a text surrounds."""
-        self._occurrences[self.terms[index]] += occurrences
-
     def measure_rarity(self, idf: Mapping[int, float], default: float) -> list[float]:
-        """Return the rarity of each text by its index; `default` is the IDF of an unknown term.
-
-        A text that surrounds no detail has the rarity 0.
-        """
+        """Return the rarity of each text by its index; `default` is the IDF of an unknown term."""
         rarity: list[float] = []
         for terms in self.terms:
-            if terms not in self._occurrences:
-                rarity.append(0.0)
-                continue
             relative_idf = 0.5
             if terms:
                 mean_idf = sum(idf.get(term, default) for term in terms) / len(terms)
                 relative_idf = mean_idf / default
-            rarity.append(relative_idf**RARITY_EXPONENT * self._occurrences[terms] ** CONTEXT_EXPONENT)
+            rarity.append(relative_idf**RARITY_EXPONENT)
         return rarity
 
 
@@ -285,24 +263,13 @@ def _find_clause_breaks(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _BREAK.finditer(text)]
 
 
-def _find_context_span(
-    text: str, breaks: Sequence[tuple[int, int]], start: int, end: int, words: tuple[int, int]
-) -> tuple[int, int]:
-    """Return the start and end of the words around a detail in its clause; `words` is `WIDE` or `TIGHT`."""
-    tight = words is TIGHT
-    words_before, words_after = words
-    first = _find_context_start(text, breaks, start, words_before, tight)
-    last = _find_context_end(text, breaks, end, words_after, tight)
-    return first, last
+def _find_context_span(text: str, breaks: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """Return the start and end of the words around a detail in its clause."""
+    return _find_context_start(text, breaks, start), _find_context_end(text, breaks, end)
 
 
-def _find_context_start(
-    text: str, breaks: Sequence[tuple[int, int]], start: int, words: int, tight: bool
-) -> int:
-    """Return the start of the last words before a detail, in its clause.
-
-    With `tight`, more words are added until one of them is no stop word.
-    """
+def _find_context_start(text: str, breaks: Sequence[tuple[int, int]], start: int) -> int:
+    """Return the start of the last words before a detail, in its clause."""
     clause_start = max(0, start - _MOST_BEFORE)
     # A label right before a detail, such as "path: ", belongs to its clause.
     label_end = clause_start + len(text[clause_start:start].rstrip(" ,:=(\"'“„`[{"))
@@ -315,51 +282,28 @@ def _find_context_start(
     if may_cut_word:
         space = text.find(" ", clause_start, start)
         clause_start = clause_start if space < 0 else space + 1
-    context_start = _start_of_last_words(text, clause_start, start, words)
-    if not tight:
-        return context_start
-    # "with 5 GB" is unclear without the word before it.
-    most_words, _ = WIDE
-    while context_start > clause_start and words < most_words:
-        if _has_content_word(text[context_start:start]):
-            break
-        words += 1
-        context_start = _start_of_last_words(text, clause_start, start, words)
-    return context_start
+    clause = text[clause_start:start]
+    parts = clause.rsplit(None, WORDS_BEFORE)
+    length_of_rest = len(parts[0]) if len(parts) > WORDS_BEFORE else 0
+    return start - len(clause[length_of_rest:].lstrip())
 
 
-def _find_context_end(text: str, breaks: Sequence[tuple[int, int]], end: int, words: int, tight: bool) -> int:
-    """Return the end of the first words after a detail, in its clause; with `tight` only if one is no stop word."""
+def _find_context_end(text: str, breaks: Sequence[tuple[int, int]], end: int) -> int:
+    """Return the end of the first words after a detail, in its clause."""
     clause_end = min(len(text), end + _MOST_AFTER)
     index = bisect_left(breaks, (end, 0))
     if index < len(breaks):
         start_of_break, _ = breaks[index]
         clause_end = min(clause_end, start_of_break)
     text_after = text[end:clause_end]
-    parts = text_after.split(None, words)
+    parts = text_after.split(None, WORDS_AFTER)
     may_cut_word = clause_end == end + _MOST_AFTER and clause_end < len(text)
-    if len(parts) > words:
+    if len(parts) > WORDS_AFTER:
         last_part = parts[-1]
         text_after = text_after[: len(text_after) - len(last_part)]
     elif may_cut_word:
         text_after = text_after[: max(0, text_after.rfind(" "))]
-    if tight and text_after[:1].isspace() and not _has_content_word(text_after):
-        text_after = ""
     return end + len(text_after.rstrip(" \t.,;:!?。，"))
-
-
-def _start_of_last_words(text: str, start: int, end: int, count: int) -> int:
-    """Return the start of the last `count` words of `text[start:end]`."""
-    clause = text[start:end]
-    parts = clause.rsplit(None, count)
-    length_of_rest = len(parts[0]) if len(parts) > count else 0
-    last_words = clause[length_of_rest:].lstrip()
-    return end - len(last_words)
-
-
-def _has_content_word(text: str) -> bool:
-    """Return whether a text has a word that is not a stop word."""
-    return any(map(content_term, split_words(text)))
 
 
 def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, float]:
@@ -405,9 +349,7 @@ def _choose_pieces(
     selection = _Selection(lines, split, limit, cost)
     gist_budget = int(selection.remaining * GIST_SHARE)
     selection.add_sentences(_choose_central_sentences(selection.free_sentences(), gist_budget))
-    snippets = selection.build_snippets(WIDE)
-    if _tokens_of_valuable(snippets) > selection.remaining:
-        snippets = selection.build_snippets(TIGHT)
+    snippets = selection.build_snippets()
     whole_sentences = _choose_whole_sentences(snippets, selection.free_sentences(), selection.remaining)
     selection.add_sentences(whole_sentences)
     snippets = [snippet for snippet in snippets if snippet.sentence.number not in selection.chosen_numbers]
@@ -448,14 +390,14 @@ class _Selection:
         ]
         return [sentence for sentence in free_sentences if not self._lines[sentence.line_number].is_detail]
 
-    def build_snippets(self, words: tuple[int, int]) -> list[_Snippet]:
-        """Return the details that no chosen sentence contains, with `words` (before, after) around them."""
+    def build_snippets(self) -> list[_Snippet]:
+        """Return the details that no chosen sentence contains, with the words around them."""
         free = [
             sentence
             for sentence in self._sentences
             if sentence.mentions and sentence.number not in self.chosen_numbers
         ]
-        return _build_snippets(free, self._lines, self._covered_details, words, self._cost)
+        return _build_snippets(free, self._lines, self._covered_details, self._cost)
 
     def add_sentences(self, sentences: Sequence[_Sentence]) -> None:
         """Choose all of some sentences, which are given best first."""
@@ -488,42 +430,23 @@ class _Selection:
 def _choose_central_sentences(sentences: Sequence[_Sentence], budget: int) -> list[_Sentence]:
     """Return the sentences with the highest centrality per token, as long as they fit `budget` tokens.
 
-    Only the share of a sentence's terms that no chosen sentence has counts (lazy greedy: a sentence whose value has
-    fallen goes back to the heap).
+    A sentence is left out if the ones before it have more than half of its terms.
     """
-    heap = _heap_by_centrality(sentences)
+
+    def centrality_per_token(sentence: _Sentence) -> float:
+        return sentence.centrality / max(1, sentence.line_tokens)
+
     chosen: list[_Sentence] = []
     covered_terms: set[int] = set()
-    attempts = 8 * len(heap)  # bounds how often sentences go back to the heap
-    while heap and budget > MIN_TOKENS_LEFT and attempts:
-        attempts -= 1
-        negative_value, index = heappop(heap)
-        sentence = sentences[index]
-        new_terms = len(sentence.terms - covered_terms)
-        if sentence.line_tokens > budget or not new_terms:
-            continue
-        new_value = -sentence.centrality * new_terms / len(sentence.terms) / max(1, sentence.line_tokens)
-        has_fallen = new_value > negative_value
-        if has_fallen and heap and new_value > heap[0][0]:
-            heappush(heap, (new_value, index))
-            continue
-        budget -= sentence.line_tokens
-        chosen.append(sentence)
-        covered_terms |= sentence.terms
+    for sentence in sorted(sentences, key=centrality_per_token, reverse=True):
+        if budget <= MIN_TOKENS_LEFT:
+            break
+        is_new = len(sentence.terms - covered_terms) * 2 >= len(sentence.terms) > 0
+        if is_new and sentence.line_tokens <= budget:
+            budget -= sentence.line_tokens
+            chosen.append(sentence)
+            covered_terms |= sentence.terms
     return chosen
-
-
-def _heap_by_centrality(sentences: Sequence[_Sentence]) -> list[tuple[float, int]]:
-    """Return a heap of (minus centrality per token, index), with only the best of the sentences with equal terms."""
-    best: dict[frozenset[int], tuple[float, int]] = {}
-    for index, sentence in enumerate(sentences):
-        negative_value = -sentence.centrality / max(1, sentence.line_tokens)
-        best_so_far, _ = best.get(sentence.terms, (0.0, 0))
-        if negative_value < best_so_far:
-            best[sentence.terms] = (negative_value, index)
-    heap = list(best.values())
-    heapify(heap)
-    return heap
 
 
 class _Snippet(NamedTuple):
@@ -545,7 +468,6 @@ def _build_snippets(
     sentences: Sequence[_Sentence],
     lines: Sequence[Line],
     covered_details: set[int],
-    words: tuple[int, int],
     cost: Callable[[str], int],
 ) -> list[_Snippet]:
     """Return a snippet for each detail not in `covered_details`, from the sentence where it is worth most, best first.
@@ -559,17 +481,14 @@ def _build_snippets(
         if not mentions:
             continue
         text = sentence.text
-        breaks = _find_clause_breaks(text) if words is TIGHT else ()
         merged_spans: list[tuple[int, int, float]] = []  # start, end and worth
-        for _, start, end, first, last, worth in mentions:
+        for _, first, last, worth in mentions:
             if lines[sentence.line_number].is_detail:
                 first, last = 0, len(text)
-            elif words is TIGHT:
-                first, last = _find_context_span(text, breaks, start, end, words)
             if merged_spans and first <= merged_spans[-1][1]:
                 previous_first, previous_last, previous_worth = merged_spans.pop()
                 first, last = min(first, previous_first), max(last, previous_last)
-                worth = max(worth, previous_worth) + NEIGHBOUR_SHARE * min(worth, previous_worth)
+                worth = max(worth, previous_worth)
             merged_spans.append((first, last, worth))
         for first, last, worth in merged_spans:
             tokens = cost(f"; {text[first:last]}")
@@ -583,7 +502,7 @@ def _find_best_mentions(sentences: Sequence[_Sentence], covered_details: set[int
     best_sentences: dict[int, int] = {}
     best_worth: dict[int, float] = {}
     for index, sentence in enumerate(sentences):
-        for number, _, _, _, _, worth in sentence.mentions:
+        for number, _, _, worth in sentence.mentions:
             if number not in covered_details and worth > best_worth.get(number, -1.0):
                 best_sentences[number], best_worth[number] = index, worth
     return best_sentences
