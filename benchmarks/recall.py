@@ -2,17 +2,11 @@
 
     python benchmarks/recall.py                               # everything on made-up text, about ten minutes
     python benchmarks/recall.py --quick --json                # up to 10,000 messages
-    python benchmarks/recall.py --data ../locomo --beam ../beam-100k --vectors ../vectors --chats ..
+    python benchmarks/recall.py --data ../locomo --beam ../beam-100k
 
 `--data` is a folder of LoCoMo conversations: their turns joined to messages of about 60 tokens, from the second pass on
 with a quarter of the rarer words replaced by words drawn by Zipf's law; the questions are theirs. Without it text and
 questions are drawn by Zipf's law. `--beam` is a folder of BEAM chats, for the memory they take.
-
-`--vectors` is a folder of real embeddings, `<set>/<conversation>.npz`, and `--chats` holds the conversations they were
-made of, `<set>/<conversation>.json` or `<set>/<conversation>/chat.json`. Arrays: `turn` (a vector per message), `part`
-and `owner` (vectors of sentences, and the message each is of), `query` (a vector per question, in file order). All of
-them become one log; sign bits with exact rescoring must pack what exact cosines for every vector pack: once with the
-vectors of the messages only, once with all of them.
 
 The embedder is not measured: a stand-in returns clustered vectors that depend on the text. Every figure is a recall
 through the public API with a budget of 4,000 tokens, in milliseconds; "common words" asks for five words of which each
@@ -47,7 +41,6 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from itertools import accumulate, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -55,10 +48,8 @@ import apsw
 import numpy as np
 
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
-from acms.model import ContextDraft, Kind
+from acms.model import ContextDraft
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
-from acms.recall.embeddings import split_passages
-from acms.recall.query import remove_speakers
 from acms.text.tokenizer import content_terms, split_words
 from acms_eval.turns import read_file
 
@@ -194,20 +185,6 @@ class Clustered:
         keys = np.fromiter((crc32(text.encode()) for text in texts), np.int64, len(texts))
         found = self._centres[keys % 400] + np.float32(1.2) * self._noise[keys // 400 % 4096]
         return found / np.linalg.norm(found, axis=1, keepdims=True)
-
-
-class Given:
-    """An embedder that looks vectors up."""
-
-    model = "given"
-
-    def __init__(self, known: dict[str, Any], dimension: int) -> None:
-        self.known = known
-        self.dimension = dimension
-
-    async def embed(self, texts: list[str]) -> Any:
-        """Return vectors."""
-        return np.array([self.known[text] for text in texts], np.float32)
 
 
 # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -701,96 +678,7 @@ async def gleanr(folder: Path, turns: list[Turn], embedder: Clustered) -> Ask:
     return ask
 
 
-# ── agreement and memory ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dict[str, Any], list[str]]:
-    """Read all conversations that have vectors as one log, their vectors by text, and the questions.
-
-    Without sentences the vector of each message as a whole is all there is.
-    """
-    from acms_eval import load
-
-    turns: list[Turn] = []
-    known: dict[str, Any] = {}
-    questions: dict[str, Any] = {}
-    for file in sorted(folder.glob("*/*.npz")):
-        path = chats / file.parent.name / f"{file.stem}.json"
-        if not path.exists():
-            path = chats / file.parent.name / file.stem / "chat.json"
-        if not path.exists():
-            say(f"  no conversation for {file.name}")
-            continue
-        arrays = np.load(file)
-        own = read_file(path)
-        parts: dict[int, list[Any]] = defaultdict(list)
-        for owner, vector in zip(arrays["owner"].tolist(), arrays["part"], strict=True):
-            parts[owner].append(vector)
-        for number, turn in enumerate(own):
-            turn.pop("key", None)
-            if not sentences:
-                turn["content"] = joined(turn["content"])
-            said = SimpleNamespace(
-                content=turn["content"],
-                actor=turn.get("actor_id"),
-                role=SimpleNamespace(value=turn["role"]),
-                kind=Kind.MESSAGE,
-                created_at=turn.get("created_at") or datetime(2026, 1, 1, tzinfo=UTC),
-            )
-            turn["created_at"] = said.created_at
-            for place, passage in enumerate(split_passages(said)):
-                some = parts[number]
-                vector = arrays["turn"][number] if place == 0 else some[(place - 1) % len(some)]
-                known.setdefault(passage.text, vector)
-        turns += own
-        (conversation,) = load(path)
-        for question, vector in zip(conversation.questions, arrays["query"], strict=True):
-            questions.setdefault(question.text, vector)
-    speakers = {turn["actor_id"] for turn in turns if turn.get("actor_id")}
-    for question, vector in questions.items():
-        known.setdefault(remove_speakers(question, speakers), vector)
-    return turns, known, list(questions)
-
-
-async def agreement(folder: Path, options: argparse.Namespace, *, sentences: bool) -> dict[str, Any]:
-    """Compare what is packed by sign bits and exact rescoring with what exact cosines pack."""
-    from acms.recall import vector_score as meaning
-
-    turns, known, questions = real(options.vectors, options.chats, sentences=sentences)
-    if not turns:
-        return {"vectors": "no conversation was found"}
-    random.Random(2).shuffle(questions)
-    questions = questions[: options.questions * 4]
-    embedder = Given(known, len(next(iter(known.values()))))
-    path = folder / f"real-{sentences}.db"
-    async with ACMS("real", open_storage(f"sqlite:///{path}"), embedder, config=CONFIG) as session:
-        await fill(session, iter(turns), len(turns))
-        await settled(session, questions[0])
-        count = _vectors(session)["count"]
-        usual = meaning.EXACT
-        same: dict[str, list[float]] = defaultdict(list)
-        best: list[float] = []
-        for question in questions:
-            packed: list[list[Any]] = []
-            for limit in (0, 1 << 40):
-                meaning.EXACT = limit  # type: ignore[misc]
-                packed.append(list(await session.recall(question, token_budget=BUDGET)))
-            meaning.EXACT = usual  # type: ignore[misc]
-            ids = [{item.id for item in one} for one in packed]
-            top = [{item.id for item in sorted(one, key=lambda item: -item.score)[:10]} for one in packed]
-            same["Jaccard"].append(len(ids[0] & ids[1]) / max(1, len(ids[0] | ids[1])))
-            same["overlap"].append(len(ids[0] & ids[1]) / max(1, len(ids[1])))
-            best.append(len(top[0] & top[1]) / max(1, len(top[1])))
-    return {
-        "vectors": float(count),
-        "messages": float(len(turns)),
-        "questions": float(len(questions)),
-        **{
-            f"{what}, {how}": function(found)
-            for what, found in (*same.items(), ("ten best", best))
-            for how, function in (("mean", statistics.mean), ("worst", min))
-        },
-    }
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def memory(folder: Path, beam: Path, limit: int) -> dict[str, Any]:
@@ -822,8 +710,6 @@ async def main() -> None:
     )
     parser.add_argument("--data", type=Path, help="folder of LoCoMo conversations")
     parser.add_argument("--beam", type=Path, help="folder of BEAM chats")
-    parser.add_argument("--vectors", type=Path, help="folder of real embeddings")
-    parser.add_argument("--chats", type=Path, help="folder of the conversations they were made of")
     parser.add_argument(
         "--quick", action="store_true", help="fewer questions and rounds, up to 10,000 messages"
     )
@@ -832,7 +718,7 @@ async def main() -> None:
     parser.add_argument(
         "--only",
         type=lambda text: set(text.split(",")),
-        help="of tiers, cold, beside, crowd, across, agreement, memory",
+        help="of tiers, cold, beside, crowd, across, memory",
     )
     parser.add_argument(
         "--dir", default=None, help="folder on the disk to measure; default: the temporary folder"
@@ -848,11 +734,9 @@ async def main() -> None:
             )
         )
         return
-    if options.vectors and not options.chats:
-        parser.error("--vectors needs --chats")
     options.questions, options.rounds = (20, 3) if options.quick else (50, 7)
     options.sizes = options.sizes or ((1_000, 10_000) if options.quick else (1_000, 10_000, 100_000))
-    wanted = options.only or {"tiers", "cold", "beside", "crowd", "across", "agreement", "memory"}
+    wanted = options.only or {"tiers", "cold", "beside", "crowd", "across", "memory"}
     talk = Talk(options.data)
     report: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -891,13 +775,6 @@ async def main() -> None:
             say(f"{SESSIONS} sessions of a namespace")
             title = f"across {SESSIONS} sessions of {SAID} messages"
             report[title] = await across(folder / "across.db", talk, options)
-        if "agreement" in wanted:
-            for name, sentences in (("one", False), ("several", True)):
-                report[f"agreement of sign bits with exact cosines, {name}"] = (
-                    await agreement(folder, options, sentences=sentences)
-                    if options.vectors
-                    else "no --vectors, left out"
-                )
         if "memory" in wanted:
             report["BEAM chats"] = (
                 await memory(folder, options.beam, 4 if options.quick else 20)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from acms.recall.index import Floats
-from acms.recall.vector_score import find_cosines
+from acms.recall.scoring import find_cosines
 from tests.support.indexes import Row, field_of, unit_vector
 from tests.support.stories import random_log, random_vectors, randoms
 

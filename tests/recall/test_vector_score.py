@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from acms.log.in_force import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot, Vectors
+from acms.recall.scoring import find_cosines
 from acms.recall.text_frame import TextFrame
-from acms.recall.vector_score import find_cosines
 from tests.recall.test_planner import BYTES
 from tests.support.indexes import (
     Row,

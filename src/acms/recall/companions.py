@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, Corpus
 from acms.recall.index import Floats, Ints
-from acms.recall.ranking import Ranking
+from acms.recall.ranking import Ranking, find_largest_indices
 from acms.recall.repetition import repeats_query
-from acms.recall.scoring import SIGMA
-from acms.recall.vector_score import find_largest_indices, vectors_of
+from acms.recall.scoring import SIGMA, vectors_of
 from acms.text.tokenizer import compute_idf, subjectless_terms
 
 STATEMENT = 60

@@ -22,8 +22,7 @@ from acms.recall.index import Floats
 from acms.recall.planner import LABEL_TOKENS, Candidate
 from acms.recall.query import Query
 from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
-from acms.recall.scoring import LIFT, SIGMA, order_by_cost
-from acms.recall.vector_score import find_cosines
+from acms.recall.scoring import LIFT, SIGMA, find_cosines, order_by_cost
 from acms.text.tokenizer import compute_idf
 
 

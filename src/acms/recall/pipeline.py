@@ -177,7 +177,7 @@ async def _warn_of_missing_vectors(
     embedding: Embedding, corpus: Corpus, count: int, context: str | None, is_shared: bool
 ) -> list[str]:
     """Return warnings about `count` messages of a corpus that have no vector."""
-    from acms.recall.vector_score import find_without_vectors
+    from acms.recall.scoring import find_without_vectors
 
     if is_shared or context is None:  # of other sessions it is not known why
         if count <= embedding.count_in_progress():

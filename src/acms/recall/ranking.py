@@ -13,7 +13,6 @@ from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import Topic
 from acms.recall.query import Query, contentless_terms, find_content_words
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
-from acms.recall.vector_score import find_largest_indices
 
 CUTOFF = 0.25
 """Share of the best relevance below which a message does not answer (97.7 % of the evidence at 71 % of the tokens)."""
@@ -261,6 +260,13 @@ class Ranking:
             signals["meaning"] = SIGMA * max(0.0, float(scores.meaning[position]))
         signals["mark"] = float(scores.with_marks[position] - scores.without_marks[position])
         return {name: round(value / best, 4) for name, value in signals.items() if value > 0}
+
+
+def find_largest_indices(values: Floats, size: int) -> Ints:
+    """Return the indexes of the `size` largest values, in no particular order."""
+    if len(values) <= size:
+        return np.arange(len(values))
+    return np.argpartition(-values, size - 1)[:size]
 
 
 def _sort_by_score(positions: Ints, scores: Floats) -> Ints:

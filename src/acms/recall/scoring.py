@@ -1,7 +1,8 @@
 """Score the messages of a corpus against a query: one formula for every log (decision 0105).
 
     words     = BM25(message) + BM25(message with its neighbours, each half as much as the one before)
-    meaning   = cosine of the message and of its neighbourhood, in standard deviations above the log's own mean
+    meaning   = cosine of the message and of its neighbourhood, in standard deviations above the log's own mean;
+                of several vectors of a message the nearest counts
     relevance = (words + 6 * meaning), times 1.5 for a speaker who is named, and for the user where roles differ
     order     = relevance / sqrt(tokens + 30)
 
@@ -23,7 +24,7 @@ from acms.recall.corpus import K1, Corpus, add_neighbours
 from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import FRAME
 from acms.recall.query import Query, QueryWord
-from acms.recall.vector_score import CosineStats, find_cosines, measure_cosines
+from acms.text.index_record import EMPTY
 from acms.text.tokenizer import compute_idf
 
 SIGMA = 6.0
@@ -34,6 +35,13 @@ LIFT = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0
 """Standard deviations of meaning from which a marked message is fully on topic."""
+
+
+class CosineStats(NamedTuple):
+    """Mean and standard deviation of the cosines of a query with the messages of a log."""
+
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,35 @@ def _score_words(corpus: Corpus, words: Sequence[QueryWord], asking: Ints) -> _W
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def find_cosines(corpus: Corpus, space: str, query: Floats) -> Floats:
+    """Return the cosine of a query with the nearest vector of each active entry; NaN for an entry without vectors."""
+    cosines = np.full(len(corpus), np.nan, np.float32)
+    for segment, count, vectors, size in corpus.snapshot.vectors(space, len(query)):
+        begin = vectors.begin[: size + 1]
+        products = vectors.values[: begin[-1]] @ query
+        values = products if len(products) == size else np.maximum.reduceat(products, begin[:-1])
+        is_in_snapshot = vectors.documents[:size] < count
+        positions = vectors.documents[:size][is_in_snapshot].astype(np.int64) + segment.base
+        values = values[is_in_snapshot]
+        if corpus.position_by_document is not None:
+            positions = corpus.position_by_document[positions]
+            active = positions >= 0
+            positions, values = positions[active], values[active]
+        cosines[positions] = values
+    return cosines
+
+
+def measure_cosines(cosines: Floats) -> CosineStats:
+    """Return the mean and the standard deviation of the cosines of a query with the messages of a log.
+
+    They are rounded to a thousandth, so that they do not depend on how the vectors are stored.
+    """
+    values = cosines[~np.isnan(cosines)].astype(np.float64)
+    if len(values) < 2:
+        return CosineStats(1.0, 1.0)
+    return CosineStats(round(float(values.mean()), 3), max(0.001, round(float(values.std()), 3)))
+
+
 def _standardize_cosines(corpus: Corpus, cosines: Floats, stats: CosineStats) -> tuple[Floats, Floats]:
     """Return cosines as standard deviations above the mean: of each message, and averaged with its neighbourhood.
 
@@ -160,6 +197,28 @@ def _standardize_cosines(corpus: Corpus, cosines: Floats, stats: CosineStats) ->
     near = corpus.neighbourhood(own) / np.maximum(vectors_nearby, np.float32(1e-6))
     own = np.asarray(own, np.float32)
     return own, np.asarray((own + near) * np.float32(0.5), np.float32)
+
+
+def find_without_vectors(corpus: Corpus, space: str, dimension: int) -> Ints:
+    """Return the positions of the entries with content that have no vector."""
+    has_vector = np.zeros(corpus.snapshot.count, bool)
+    for segment, count, vectors, size in corpus.snapshot.vectors(space, dimension):
+        documents = vectors.documents[:size]
+        has_vector[segment.base + documents[documents < count]] = True
+    positions = np.flatnonzero((corpus.column("flags") & EMPTY) == 0)
+    return positions[~has_vector[corpus.documents(positions)]]
+
+
+def vectors_of(corpus: Corpus, space: str, dimension: int, documents: Ints) -> Floats:
+    """Return the first vectors of some documents, a row each; zeros for one without a vector."""
+    matrix = np.zeros((len(documents), dimension), np.float32)
+    for segment, count, vectors, size in corpus.snapshot.vectors(space, dimension):
+        end = segment.base + min(count, len(vectors.slot))
+        rows = np.flatnonzero((documents >= segment.base) & (documents < end))
+        slots = vectors.slot[documents[rows] - segment.base]
+        has_vector = (slots >= 0) & (slots < size)
+        matrix[rows[has_vector]] = vectors.values[vectors.begin[slots[has_vector]]]
+    return matrix
 
 
 # ── speakers and marks ──────────────────────────────────────────────────────────────────────────────────────────────
