@@ -376,7 +376,7 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
     places: list[tuple[Any, str, str]] = [
         (session._shared.storage, "head", "head"),
         (Indexes, "load_corpus", "field"),
-        (scoring, "_score_words", "words"),
+        (scoring, "score_words", "words"),
         (scoring, "find_cosines", "meaning"),
         (scoring, "measure_cosines", "meaning"),
         (Ranking, "__init__", "rank"),

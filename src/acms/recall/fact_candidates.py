@@ -17,12 +17,11 @@ from acms.log.in_force import FACT, IndexedEntry, SingleEntryGroup
 from acms.log.validity import Period
 from acms.model import Source
 from acms.ports import Frame
-from acms.recall.corpus import K1, Corpus
+from acms.recall.corpus import Corpus
 from acms.recall.index import Floats
 from acms.recall.planner import LABEL_TOKENS, Candidate
-from acms.recall.query import Query
 from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
-from acms.recall.scoring import LIFT, SIGMA, find_cosines, order_by_cost
+from acms.recall.scoring import LIFT, SIGMA, find_cosines, order_by_cost, score_words
 from acms.text.tokenizer import compute_idf
 
 
@@ -55,10 +54,11 @@ class FactIndex:
         self._allowed_mask = allowed
         self._ranking = ranking
         query = ranking.query
-        bm25, information = _score_words(corpus, query, rarities)
-        self._words = 2 * bm25
+        words = score_words(corpus, query.words, known_rarities=rarities)
+        self._holders = words.holders
+        self._words = 2 * words.own
         self._meaning: Floats | None = None
-        relevance = information
+        relevance = words.information
         without_marks = self._words
         if query.vector is not None and query.space is not None and ranking.scores.cosine_stats is not None:
             mean, deviation = ranking.scores.cosine_stats
@@ -80,7 +80,7 @@ class FactIndex:
             float(ranking.scores.without_marks.max(initial=0.0)), float(self.without_marks.max(initial=0.0))
         )
         #: Contribution of marks to each fact, as a share of the best relevance.
-        self._marks = self._weigh_marks(information)
+        self._marks = self._weigh_marks(words.information)
         contributions = self._marks * np.float32(self._best_without_marks)
         with_marks = np.asarray(without_marks + contributions, np.float32)
         self._cost_scaled = order_by_cost(with_marks, corpus.column("tokens"))
@@ -127,8 +127,7 @@ class FactIndex:
     def measure_coverage(self, weights: Sequence[float]) -> float:
         """Return the largest share of the query that one fact holds; `weights` are the shares of its words."""
         shares = np.zeros(len(self.corpus), np.float32)
-        for word, weight in zip(self._ranking.query.words, weights, strict=True):
-            positions, _ = self.corpus.word_postings(word)
+        for positions, weight in zip(self._holders, weights, strict=True):
             shares[positions] += np.float32(weight)
         return float(shares.max(initial=0.0))
 
@@ -190,15 +189,3 @@ def measure_rarities(ranking: Ranking, corpora: Iterable[Corpus]) -> list[float]
             positions, _ = facts.word_postings(word)
             holder_counts[word_index] += len(positions)
     return [compute_idf(entry_count, holder_count) for holder_count in holder_counts]
-
-
-def _score_words(corpus: Corpus, query: Query, rarities: Sequence[float]) -> tuple[Floats, Floats]:
-    """Return BM25 of each fact, and the share of the query's information that it holds."""
-    bm25, information = np.zeros(len(corpus), np.float32), np.zeros(len(corpus), np.float32)
-    norms = corpus.norms
-    for word, weight in zip(query.words, rarities, strict=True):
-        positions, counts = corpus.word_postings(word)
-        bm25[positions] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[positions])
-        information[positions] += np.float32(weight)
-    total = sum(rarities) or 1.0
-    return bm25, np.minimum(information / np.float32(total), np.float32(1))

@@ -32,7 +32,7 @@ class Asking(NamedTuple):
 
     #: Their positions.
     positions: Ints
-    #: Position of the last entry if it is the query word by word, otherwise -1.
+    #: Position of the last entry if the user asks the query word by word there, otherwise -1.
     query_position: int
 
 
@@ -42,7 +42,8 @@ async def find_asking(storage: StorageBackend, corpus: Corpus, query: Query, tex
     These are the query itself and, if its form is routine, earlier requests of the form, but not the newest of them.
     """
     position, is_verbatim = await _find_query(storage, corpus, query, text)
-    query_position = position if is_verbatim and position == len(corpus) - 1 else -1
+    is_last = position == len(corpus) - 1 == corpus.newest_of_user
+    query_position = position if is_verbatim and is_last else -1
     own = NO_POSITIONS if position < 0 else np.array([position])
     repetitions = np.setdiff1d(await _find_repetitions(storage, corpus, text), own)
     if len(repetitions) < ROUTINE:

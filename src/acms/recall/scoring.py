@@ -75,7 +75,7 @@ def score_messages(corpus: Corpus, query: Query, asking: Ints = NO_POSITIONS) ->
 
     `asking` are the positions of the messages that ask the query: they are no answers, and do not count as neighbours.
     """
-    words = _score_words(corpus, query.words, asking)
+    words = score_words(corpus, query.words, asking)
     meaning_own = meaning = cosine_stats = None
     coverage = 1.0
     relevance = words.own + words.near
@@ -111,7 +111,7 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _WordScores(NamedTuple):
+class WordScores(NamedTuple):
     """The scores of messages by words alone, with the meaning of the fields of `Scores`."""
 
     own: Floats
@@ -121,21 +121,29 @@ class _WordScores(NamedTuple):
     rarities: list[float]
 
 
-def _score_words(corpus: Corpus, words: Sequence[QueryWord], asking: Ints) -> _WordScores:
-    """Score every message by the words of a query that it and its neighbours hold."""
+def score_words(
+    corpus: Corpus,
+    words: Sequence[QueryWord],
+    asking: Ints = NO_POSITIONS,
+    known_rarities: Sequence[float] | None = None,
+) -> WordScores:
+    """Score every entry by the words of a query that it and its neighbours hold.
+
+    The rarity of each word is that in the corpus unless `known_rarities` are given.
+    """
     size = len(corpus)
     own, information = np.zeros(size, np.float32), np.zeros(size, np.float32)
     near_by_cell = np.zeros(corpus.padded_size, np.float32)
     norms, norm_by_cell = corpus.norms, corpus.padded_norms
     holders: list[Ints] = []
     rarities: list[float] = []
-    for word in words:
+    for index, word in enumerate(words):
         positions, counts = corpus.word_postings(word)
         if len(asking):
             is_other = ~np.isin(positions, asking)
             positions, counts = positions[is_other], counts[is_other]
         holders.append(positions)
-        rarity = compute_idf(size, len(positions))
+        rarity = compute_idf(size, len(positions)) if known_rarities is None else known_rarities[index]
         rarities.append(rarity)
         if not len(positions):
             continue
@@ -149,7 +157,7 @@ def _score_words(corpus: Corpus, words: Sequence[QueryWord], asking: Ints) -> _W
     near = near_by_cell[corpus.padded_positions(np.arange(size))]
     # the sum in float32 may be a little more than 1
     information = np.minimum(information / np.float32(sum(rarities) or 1), np.float32(1))
-    return _WordScores(own, near, information, holders, rarities)
+    return WordScores(own, near, information, holders, rarities)
 
 
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
