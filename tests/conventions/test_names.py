@@ -47,7 +47,7 @@ OTHERWISE = {
     """,
     "letter": """
         contract.schema.letters
-        recall.text_frame._begins_with_letter
+       
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
     "reach": "prompt.summaries.reach",
