@@ -50,6 +50,7 @@ class _Exchange:
     """One request between its arrival and its answer."""
 
     path: str
+    #: None if the request is forwarded without being remembered.
     protocol: Protocol | None
     headers: Mapping[str, str]
     forwarded: ForwardedRequest
@@ -164,11 +165,12 @@ class Gateway(Starlette):
             upstream_names = ", ".join(sorted(self.config.upstreams))
             raise PermissionDeniedError(f"there is no upstream {upstream!r}: there are {upstream_names}")
         protocol = find_protocol(request.method, path) if self.config.store else None
+        is_remembered = protocol is not None
         dropped_names = [b"host", b"content-length"]
-        if protocol:
+        if is_remembered:
             dropped_names.append(b"accept-encoding")
         forwarded_headers = list(end_to_end_headers(request.headers.raw, without=dropped_names))
-        if protocol:
+        if is_remembered:
             forwarded_headers.append((b"accept-encoding", b"identity"))  # the gateway parses the answer too
         forwarded_headers = self.tenants.replace_provider_key(forwarded_headers, upstream)
         return _Exchange(
@@ -180,7 +182,7 @@ class Gateway(Starlette):
             ),
             body=await _read_body(request, self.config.body_bytes),
             caller=caller,
-            memory=await self.tenants.memory(caller.tenant) if protocol else None,
+            memory=await self.tenants.memory(caller.tenant) if is_remembered else None,
         )
 
     async def _prepare(self, exchange: _Exchange) -> None:

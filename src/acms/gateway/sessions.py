@@ -1,4 +1,7 @@
-"""The sessions behind the lines: opened once, written in order, forked where lines part."""
+"""The sessions of lines: opened once, written in order, forked where lines part.
+
+A line is one branch of a conversation; see `acms.gateway.lines`.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,16 @@ class LineSessions:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
 
     def lock(self, namespace: str, name: str) -> asyncio.Lock:
-        """Return the lock of a line: what happens to it happens in order."""
+        """Return the lock of a line, which its requests take in turn."""
         return self._locks.setdefault((namespace, name), asyncio.Lock())
 
     async def sync(
         self, request: ClientRequest, line: Line, reply: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[ACMS, Synced]:
-        """Make the session of a line hold the list of a request, and an answer; hold the line's lock."""
+        """Store the messages of a request, and the reply to it, in the session of its line.
+
+        The caller must hold the line's lock.
+        """
         session = await self._open_line(request, line)
         synced = await session.sync(request.keyed_messages(reply))
         return session, synced

@@ -178,7 +178,9 @@ async def _decide_again(
         recalls.append({"about": own_ids, "atVersion": render["version"]})
     if foreign_ids and question:
         recalls.append({"about": foreign_ids, "scope": "namespace"})
-    replies = await gather_requests(*[_explain_by_recall(visit, question, recall) for recall in recalls])
+    replies = await gather_requests(
+        *[_ask_recall_for_verdicts(visit, question, recall) for recall in recalls]
+    )
     for reply in replies:
         verdicts |= {verdict["id"]: verdict for verdict in map(_reject_unconsidered, reply)}
     return verdicts
@@ -200,8 +202,12 @@ def _reject_unconsidered(verdict: JsonObject) -> JsonObject:
     return {**verdict, "included": False, "rule": "unasked", "reason": reason}
 
 
-async def _explain_by_recall(visit: Visit, question: str, recall: JsonObject) -> list[JsonObject]:
-    body = {"query": question, "budget": ASKED_BUDGET, "relevantOnly": True, **recall}
+async def _ask_recall_for_verdicts(visit: Visit, question: str, options: JsonObject) -> list[JsonObject]:
+    """Return the verdicts of a recall of a question on the entries that its options name.
+
+    Return none if the service refuses the recall: the page then shows no decision for these entries.
+    """
+    body = {"query": question, "budget": ASKED_BUDGET, "relevantOnly": True, **options}
     try:
         reply = await visit.api.post(f"{visit.path}/recall", body)
     except Refused:

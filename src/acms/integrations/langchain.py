@@ -29,6 +29,7 @@ from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
 from acms.integrations.langchain_messages import (
+    Restored,
     chat_message,
     convert_tool_schema,
     message_of,
@@ -38,7 +39,9 @@ from acms.integrations.langchain_messages import (
 from acms.integrations.left_out import LeftBehind
 from acms.integrations.model_input import Request, make_prompt, recall_items
 from acms.integrations.sessions import Sessions
+from acms.model import Entry
 from acms.ports import StorageBackend
+from acms.prompt import Rendered
 from acms.providers.codecs import OpenAIChat
 from acms.runtime.portal import blocked
 from acms.session import ACMS
@@ -113,30 +116,46 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _build_request(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
         """Return the request with the messages that the budget allows."""
-        questions = [message.text for message in request.messages if isinstance(message, HumanMessage)]
-        instructions = "" if request.system_message is None else request.system_message.text
-        schemas = [convert_tool_schema(tool) for tool in request.tools]
-        parts = Request(
-            codec=self._codec,
-            budget=self._budget,
-            query=questions[-1] if questions else "",
-            instructions=instructions,
-            tools=[schema for schema in schemas if schema is not None],
-        )
+        parts = self._describe_request(request)
         async with self._session(config) as session:
             synced = await session.sync([serialize_message(message) for message in request.messages])
             hidden = await self._left_behind.find(session, synced)
             rendered = await make_prompt(session, parts, hidden).render(self._budget)
-            instruction_count = 1 if instructions.strip() else 0
-            sources = [message.sources for message in rendered.messages[instruction_count:]]
+            instruction_count = 1 if parts.instructions.strip() else 0
             # Enough for the newest messages; an older one that is shown comes back without its other fields.
-            entries = {entry.id: entry for entry in await session.entries(len(sources) + len(hidden))}
-            keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
-        payload = rendered.payload["messages"][instruction_count:]
-        restored = [message_of(chat, ids, keys, entries) for chat, ids in zip(payload, sources, strict=True)]
-        spare = self._budget - rendered.tokens.upper_bound
-        messages = restore_message_extras(restored, spare, self._codec.counter)
+            entries = await session.entries(len(rendered.messages) - instruction_count + len(hidden))
+            messages = await self._restore_messages(session, rendered, instruction_count, entries)
         return request.override(messages=cast(list[AnyMessage], messages))
+
+    def _describe_request(self, request: ModelRequest[Any]) -> Request:
+        """Return the parts of a request besides its messages; the newest message of the user is the query."""
+        questions = [message.text for message in request.messages if isinstance(message, HumanMessage)]
+        schemas = [convert_tool_schema(tool) for tool in request.tools]
+        return Request(
+            codec=self._codec,
+            budget=self._budget,
+            query=questions[-1] if questions else "",
+            instructions="" if request.system_message is None else request.system_message.text,
+            tools=[schema for schema in schemas if schema is not None],
+        )
+
+    async def _restore_messages(
+        self, session: ACMS, rendered: Rendered, instruction_count: int, entries: Sequence[Entry]
+    ) -> list[BaseMessage]:
+        """Return the messages of a prompt behind its instructions, as LangChain messages.
+
+        Other fields of the original messages are restored from `entries`, within the tokens that the prompt leaves.
+        """
+        chats = rendered.payload["messages"][instruction_count:]
+        sources = [message.sources for message in rendered.messages[instruction_count:]]
+        # A message made of one entry keeps that entry's key as its id.
+        keys = await session.keys([ids[0] for ids in sources if len(ids) == 1])
+        entries_by_id = {entry.id: entry for entry in entries}
+        restored: list[Restored] = []
+        for chat, ids in zip(chats, sources, strict=True):
+            restored.append(message_of(chat, ids, keys, entries_by_id))
+        spare_tokens = self._budget - rendered.tokens.upper_bound
+        return restore_message_extras(restored, spare_tokens, self._codec.counter)
 
     def _session(self, config: RunnableConfig) -> AbstractAsyncContextManager[ACMS]:
         """Give the session of a run."""

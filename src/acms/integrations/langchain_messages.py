@@ -57,7 +57,7 @@ def serialize_message(message: BaseMessage) -> dict[str, Any]:
         message.id = str(uuid4())
     chat: dict[str, Any] = {**convert_to_openai_messages(message), "id": message.id}
     other_fields = message.model_dump(exclude_defaults=True, exclude=_PLAIN)
-    if isinstance(message.content, str) or _has_bytes(message.content):
+    if isinstance(message.content, str) or _has_inline_media(message.content):
         other_fields.pop("content", None)
     if isinstance(message, ToolMessage) and not _is_json(message.artifact):
         other_fields.pop("artifact", None)
@@ -162,10 +162,10 @@ def _text_of(content: Any) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _has_bytes(value: Any) -> bool:
-    """Return whether a content contains media, which a log does not hold."""
+def _has_inline_media(value: Any) -> bool:
+    """Return whether a content contains the bytes of media, which a log does not hold."""
     if isinstance(value, list):
-        return any(map(_has_bytes, value))
+        return any(map(_has_inline_media, value))
     if not isinstance(value, dict):
         return False
     if "base64" in value or "base64" in (value.get("type"), value.get("source_type")):
@@ -174,7 +174,7 @@ def _has_bytes(value: Any) -> bool:
         link = value.get(name)
         if isinstance(link, str) and link.startswith("data:"):
             return True
-    return any(map(_has_bytes, value.values()))
+    return any(map(_has_inline_media, value.values()))
 
 
 def _is_json(value: Any) -> bool:

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _KNOWN_IDS = "take an id from an answer of recall, facts or history"
-_OPTIONS: Mapping[str, tuple[str, ...]] = {
+_ADVICE: Mapping[str, tuple[str, ...]] = {
     "ENTRY_NOT_FOUND": (_KNOWN_IDS,),
     "SESSION_NOT_FOUND": ("call remember first: nothing was said in this session yet",),
     "IDEMPOTENCY_MISMATCH": ("give another key, or none",),
@@ -68,7 +68,7 @@ def describe_error(error: ACMSError) -> dict[str, Json]:
     described: dict[str, Json] = {
         "code": error.code,
         "message": "the server failed; its log says why" if is_internal else str(error),
-        "options": _select_options(error),
+        "options": _select_advice(error),
         "retryable": error.retryable,
     }
     if isinstance(error, ValidationError) and error.field:
@@ -76,14 +76,14 @@ def describe_error(error: ACMSError) -> dict[str, Json]:
     return described
 
 
-def _select_options(error: ACMSError) -> list[str]:
-    """Return what a model can do about an error, without advice that names parts of the HTTP API."""
+def _select_advice(error: ACMSError) -> list[str]:
+    """Return advice for a model on an error, without advice that names parts of the HTTP API."""
     if isinstance(error, ValidationError) and error.field == "scope" and error.options:
         return list(_NAMESPACE)
     if isinstance(error, RateLimitError):
         return [f"call again after {max(1, ceil(error.retry_after))} seconds"]
-    if error.code in _OPTIONS:
-        return list(_OPTIONS[error.code])
+    if error.code in _ADVICE:
+        return list(_ADVICE[error.code])
     return [
         option
         for option in error.options

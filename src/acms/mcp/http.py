@@ -270,6 +270,7 @@ def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send
         error: PermissionDeniedError | None = scope.get(_DENIED)
         if held_start and error is not None:
             is_refused = True
+            scope[EXCHANGE].code = error.code
             await _build_forbidden_response(error, scope)(scope, receive, send)
         elif held_start:
             await send(held_start[0])
@@ -280,9 +281,8 @@ def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send
     return answer
 
 
-def _build_forbidden_response(error: PermissionDeniedError, scope: Connection) -> Response:
-    """Return 403, which names the missing scope."""
-    scope[EXCHANGE].code = error.code
+def _build_forbidden_response(error: PermissionDeniedError, connection: Connection) -> Response:
+    """Return 403, which names the scope that the key lacks."""
     error_body = {"code": INVALID_REQUEST, "message": str(error), "data": describe_error(error)}
-    headers = {"WWW-Authenticate": build_scope_challenge(error) + _build_metadata_parameter(scope)}
+    headers = {"WWW-Authenticate": build_scope_challenge(error) + _build_metadata_parameter(connection)}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error_body}, 403, headers)

@@ -53,7 +53,9 @@ class ModelSummarizer:
             log_event(logging.INFO, "summary_repaired", model=self.model, **repairs)
         if not text:
             raise ProviderError(
-                f"{self.model}: nothing of its summary was said", provider=self.model, retryable=True
+                f"{self.model}: no sentence of its summary is in the conversation",
+                provider=self.model,
+                retryable=True,
             )
         return text
 

@@ -7,11 +7,12 @@ events, so events are matched by their text, in order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from json import dumps
 from typing import NamedTuple
 
 from google.adk.events.event import Event
+from google.adk.events.event_actions import EventCompaction
 from google.genai import types
 
 __all__ = ["Visible", "find_visible_events"]
@@ -34,35 +35,48 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
     on its own.
     """
     other_agents = {event.author for event in events}.difference(("user", agent))
-    request_marks: list[str] = []
-    content_indexes: list[int] = []
+    content_marks: list[tuple[str, int]] = []
     for index, content in enumerate(contents):
-        for mark in _marks_of_content(content):
-            request_marks.append(_unwrap_quote(mark, other_agents))
-            content_indexes.append(index)
-    event_marks: list[str] = []
-    event_ids: list[str] = []
+        content_marks += [(_unwrap_quote(mark, other_agents), index) for mark in _marks_of_content(content)]
+    event_marks: list[tuple[str, str]] = []
     for event in events:
-        for part in _parts_of_content(event.content):
-            event_marks.append(_event_mark(part, event.author, other_agents))
-            event_ids.append(event.id)
-    pairs = _pair_marks(request_marks, event_marks)
-    event_of_content = {
-        content_indexes[mark_index]: event_ids[event_mark_index]
-        for mark_index, event_mark_index in pairs.items()
-    }
-    shown_ids = {event_ids[event_mark_index] for event_mark_index in pairs.values()}
-    marked_ids = {id for id, mark in zip(event_ids, event_marks, strict=True) if mark}
+        parts = _parts_of_content(event.content)
+        event_marks += [(_event_mark(part, event.author, other_agents), event.id) for part in parts]
+    shown_ids: set[str] = set()
+    event_of_content: dict[int, str] = {}
+    for content_mark, event_mark in _pair_marks(
+        [mark for mark, _ in content_marks], [mark for mark, _ in event_marks]
+    ).items():
+        _, content_index = content_marks[content_mark]
+        _, event_id = event_marks[event_mark]
+        shown_ids.add(event_id)
+        event_of_content[content_index] = event_id
+    marked_ids = {event_id for mark, event_id in event_marks if mark}
     compactions = [event.actions.compaction for event in events if event.actions and event.actions.compaction]
-    hidden_ids: set[str] = set()
-    for event in events:
-        compacted = any(
-            (compaction.start_timestamp or 0.0) <= event.timestamp <= (compaction.end_timestamp or 0.0)
-            for compaction in compactions
-        )
-        if event.id in marked_ids - shown_ids and not compacted:
-            hidden_ids.add(event.id)
+    hidden_ids = [
+        event.id
+        for event in events
+        if event.id in marked_ids - shown_ids and not _is_compacted(event, compactions)
+    ]
     summaries = [_marks_of_content(compaction.compacted_content) for compaction in compactions]
+    return Visible(frozenset(hidden_ids), _find_added_contents(contents, event_of_content, summaries))
+
+
+def _is_compacted(event: Event, compactions: Sequence[EventCompaction]) -> bool:
+    """Return whether a summary of ADK covers the time of an event."""
+    for compaction in compactions:
+        if (compaction.start_timestamp or 0.0) <= event.timestamp <= (compaction.end_timestamp or 0.0):
+            return True
+    return False
+
+
+def _find_added_contents(
+    contents: Sequence[types.Content], event_of_content: Mapping[int, str], summaries: Sequence[list[str]]
+) -> list[tuple[str, types.Content]]:
+    """Return the contents without an event that are no summary, each with the id of the event before it.
+
+    `event_of_content` has the ids of events by the index of the content, `summaries` the marks of ADK's summaries.
+    """
     added: list[tuple[str, types.Content]] = []
     previous_id = ""
     for index, content in enumerate(contents):
@@ -70,7 +84,7 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
             previous_id = event_of_content[index]
         elif _marks_of_content(content) not in summaries:
             added.append((previous_id, content))
-    return Visible(frozenset(hidden_ids), added)
+    return added
 
 
 def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dict[int, int]:

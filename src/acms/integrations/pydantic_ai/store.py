@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import (
@@ -34,6 +34,19 @@ from acms.results import Erasure
 from acms.session import ACMS, withdraw_from_session
 
 __all__ = ["ACMSConversationStore"]
+
+
+class _EntryRow(TypedDict):
+    """The value under the id of an entry: its position, and the parts of its message that are not in the log."""
+
+    namespace: str
+    #: Id of the entry before it.
+    parent: str | None
+    #: The message with a None in place of each part of a request that is in the log; None for a response that is there.
+    message: Any
+    #: For each message of the log: the index of its part, and its id; "" if it was erased.
+    kept: list[tuple[int, str]]
+
 
 _RECORDS = TypeAdapter(ConversationRecord)
 _RECORD = "pydantic-ai/record/"
@@ -172,7 +185,7 @@ class ACMSConversationStore(ConversationStore):
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """Return the entries up to one, oldest first, or the last of them; `KeyError` when there is none."""
-        rows: list[tuple[str, Any]] = []
+        rows: list[tuple[str, _EntryRow]] = []
         while head_id is not None and (limit is None or len(rows) < limit):
             row = await self._kv.get(_ENTRY + head_id)
             if row is None:
@@ -182,7 +195,7 @@ class ACMSConversationStore(ConversationStore):
         rows.reverse()
         return await self._read_entries(rows)
 
-    async def _read_entries(self, rows: Sequence[tuple[str, Any]]) -> list[ConversationEntry]:
+    async def _read_entries(self, rows: Sequence[tuple[str, _EntryRow]]) -> list[ConversationEntry]:
         """Put entries together, without those that were erased."""
         ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"] if id))
         pieces: dict[str, Piece] = {}
@@ -212,12 +225,11 @@ class ACMSConversationStore(ConversationStore):
             for index in result.erased:
                 ids[message_keys[index]] = ""
         for entry, pieces in zip(entries, pieces_of_entries, strict=True):
-            data = {
-                "namespace": session.namespace,
-                "parent": entry.parent_id,
-                **_entry_row(entry, pieces, ids),
-            }
-            await self._kv.set(_ENTRY + entry.id, data)
+            message, kept = _divide_message(entry.message, pieces, ids)
+            entry_row = _EntryRow(
+                namespace=session.namespace, parent=entry.parent_id, message=message, kept=kept
+            )
+            await self._kv.set(_ENTRY + entry.id, cast(dict[str, Json], entry_row))
         return appended
 
     async def _begin_fork(self, record: ConversationRecord, namespace: str) -> bool:
@@ -250,24 +262,26 @@ def _record_of_row(row: KVEntry) -> ConversationRecord:
     return _RECORDS.validate_python(row.data["record"])
 
 
-def _entry_row(entry: ConversationEntry, pieces: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
-    """Return the record of an entry beside its log: the ids of its messages, and the parts that these do not hold.
+def _divide_message(
+    message: ModelMessage, pieces: Sequence[Piece], ids: Mapping[str, str]
+) -> tuple[Any, list[tuple[int, str]]]:
+    """Return the parts of a message that the log does not hold, and those that it holds; see `_EntryRow`.
 
-    The id of an erased message is empty.
+    `ids` are the ids of messages of the log by the keys of pieces.
     """
     logged = [piece for piece in pieces if piece.key in ids and not has_binary_content(piece)]
-    message = dump_model_message(entry.message)
-    if isinstance(entry.message, ModelResponse):
-        return {"message": None if logged else message, "kept": [[0, ids[piece.key]] for piece in logged]}
-    kept: list[Json] = []
+    unlogged = dump_model_message(message)
+    if isinstance(message, ModelResponse):
+        return None if logged else unlogged, [(0, ids[piece.key]) for piece in logged]
+    kept: list[tuple[int, str]] = []
     for piece in logged:
         index = int(piece.key.rpartition("/")[2])
-        message["parts"][index] = None
-        kept.append([index, ids[piece.key]])
-    return {"message": message, "kept": kept}
+        unlogged["parts"][index] = None
+        kept.append((index, ids[piece.key]))
+    return unlogged, kept
 
 
-def _assemble_message(data: Any, pieces_by_id: Mapping[str, Piece]) -> ModelMessage | None:
+def _assemble_message(data: _EntryRow, pieces_by_id: Mapping[str, Piece]) -> ModelMessage | None:
     """Return the message of an entry without the parts that were erased; None when nothing is left of it."""
     message_at_index = {index: pieces_by_id[id].message for index, id in data["kept"] if id in pieces_by_id}
     if data["kept"] and not message_at_index:

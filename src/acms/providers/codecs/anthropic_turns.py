@@ -289,27 +289,25 @@ class Arranging:
         """Return a part as it can be sent by a role, or None if it cannot."""
         match part:
             case Text():
-                return (
-                    part
-                    if part.text and not part.text.isspace()
-                    else self._omit_with_note(BLANK_TEXTS_OMITTED)
-                )
+                if not part.text or part.text.isspace():
+                    return self._omit_with_note(BLANK_TEXTS_OMITTED)
+                return part
             case Media():
                 return self._media_or_text(part, role)
             case Raw():
                 return self._sendable_item(part, role)
             case ToolCall() | ToolResult():
-                return (
-                    self._sendable_call(part)
-                    if role is Role.ASSISTANT
-                    else self._omit_with_note(MISFITS_OMITTED)
-                )
+                if role is not Role.ASSISTANT:
+                    return self._omit_with_note(MISFITS_OMITTED)
+                return self._sendable_call(part)
             case Reasoning():
                 if not part.signature:
                     return self._omit_with_note(UNSIGNED_REASONING_OMITTED)
                 if role is not Role.ASSISTANT:
                     return self._omit_with_note(MISFITS_OMITTED)
-                return part if self._sends_reasoning else self._omit_with_note(SIGNED_REASONING_OMITTED)
+                if not self._sends_reasoning:
+                    return self._omit_with_note(SIGNED_REASONING_OMITTED)
+                return part
 
     def _sendable_item(self, raw: Raw, role: Role) -> Part | None:
         """Return an item of the vendor as it can be sent by a role, or None if it cannot."""
