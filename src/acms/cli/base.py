@@ -494,12 +494,6 @@ def define_command(
     as_json_option = _keyword_parameter("as_json", AsJson, False)
 
     def register(function: _Command[_P]) -> Callable[..., None]:
-        signature = inspect.signature(function, eval_str=True)
-        own_parameters = list(signature.parameters.values())[1:]
-        parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-        parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own_parameters]
-        parameters += [*common, as_json_option]
-
         def call(context: typer.Context, as_json: bool, **arguments: Any) -> None:
             options = {parameter.name: arguments.pop(parameter.name) for parameter in common}
             shell = Shell(options.get("db"), options.get("namespace", "default"), as_json)
@@ -516,15 +510,27 @@ def define_command(
                 resumes=resumes,
             )
 
-        call.__name__ = function.__name__
-        call.__doc__ = function.__doc__
-        call.__module__ = function.__module__
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        vars(call)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
+        _set_identity(call, function, [*common, as_json_option])
         home.command(name, epilog=f"Example:  {example}")(call)
         return call
 
     return register
+
+
+def _set_identity(
+    call: Callable[..., None], function: Callable[..., Any], common: Sequence[inspect.Parameter]
+) -> None:
+    """Give a command the name, the docstring and the options of its function, and the common options."""
+    signature = inspect.signature(function, eval_str=True)
+    own_parameters = list(signature.parameters.values())[1:]
+    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own_parameters]
+    parameters += common
+    call.__name__ = function.__name__
+    call.__doc__ = function.__doc__
+    call.__module__ = function.__module__
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(call)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
 
 
 def _keyword_parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:

@@ -113,10 +113,7 @@ async def erase_content(
             elif everything:
                 erasure = await erase_context(storage, context.id, **options)
             else:
-                ids = target.messages
-                if context.deleted_at is None:  # a deleted session cannot be opened: ids and keys only
-                    async with build_session(storage, context, context.id) as opened:
-                        ids = [await resolve_entry(opened, name) for name in target.messages]
+                ids = await _resolve_messages(storage, context, target.messages)
                 erasure = await erase_entries(storage, context.id, ids, **options)
         owners = {entry.context: await storage.context(entry.context) for entry in erasure.remaining}
     shell.show(
@@ -134,6 +131,14 @@ class _ErasureOptions(TypedDict):
     rewrite: bool
     service: CompactionPolicy
     progress: Progress
+
+
+async def _resolve_messages(storage: StorageBackend, context: Context, names: Sequence[str]) -> Sequence[str]:
+    """Return the ids of named entries; a deleted session cannot be opened, so it knows only ids and keys."""
+    if context.deleted_at is not None:
+        return names
+    async with build_session(storage, context, context.id) as session:
+        return [await resolve_entry(session, name) for name in names]
 
 
 async def _erase_subject(storage: StorageBackend, target: _Target, options: _ErasureOptions) -> Erasure:

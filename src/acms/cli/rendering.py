@@ -48,7 +48,7 @@ async def render_request(
     Reads a render_request.v0 and prints fragments within the budget, or an error with options. --json writes
     render_context_reply.v0; --why adds the list `ledger`. Exits with 1 if the reply is an error.
     """
-    body = _read_request(request)
+    body = _read_json_input(request)
     from acms.contract.engine import ACS
 
     async with shell.open_session(session) as reader:
@@ -60,7 +60,7 @@ async def render_request(
     return 0 if reply.error is None else 1
 
 
-def _read_request(file: Path) -> Any:
+def _read_json_input(file: Path) -> Any:
     """Read a JSON value from a file or stdin."""
     try:
         with allow_interrupt():
