@@ -42,15 +42,8 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
     for event in events:
         parts = _parts_of_content(event.content)
         event_marks += [(_event_mark(part, event.author, other_agents), event.id) for part in parts]
-    shown_ids: set[str] = set()
-    event_of_content: dict[int, str] = {}
-    for content_mark, event_mark in _pair_marks(
-        [mark for mark, _ in content_marks], [mark for mark, _ in event_marks]
-    ).items():
-        _, content_index = content_marks[content_mark]
-        _, event_id = event_marks[event_mark]
-        shown_ids.add(event_id)
-        event_of_content[content_index] = event_id
+    pairs = _pair_marks(content_marks, event_marks)
+    shown_ids = {event_id for _, event_id in pairs}
     marked_ids = {event_id for mark, event_id in event_marks if mark}
     compactions = [event.actions.compaction for event in events if event.actions and event.actions.compaction]
     hidden_ids = [
@@ -59,7 +52,7 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
         if event.id in marked_ids - shown_ids and not _is_compacted(event, compactions)
     ]
     summaries = [_marks_of_content(compaction.compacted_content) for compaction in compactions]
-    return Visible(frozenset(hidden_ids), _find_added_contents(contents, event_of_content, summaries))
+    return Visible(frozenset(hidden_ids), _find_added_contents(contents, dict(pairs), summaries))
 
 
 def _is_compacted(event: Event, compactions: Sequence[EventCompaction]) -> bool:
@@ -87,27 +80,32 @@ def _find_added_contents(
     return added
 
 
-def _pair_marks(request_marks: Sequence[str], event_marks: Sequence[str]) -> dict[int, int]:
-    """Pair equal marks in order, then the moved ones: results of tools may be moved behind their calls."""
+def _pair_marks(
+    content_marks: Sequence[tuple[str, int]], event_marks: Sequence[tuple[str, str]]
+) -> list[tuple[int, str]]:
+    """Pair equal marks in order, then the moved ones: results of tools may be moved behind their calls.
+
+    A mark has the index of its content, or the id of its event; each pair is returned as these two.
+    """
     indexes: dict[str, list[int]] = {}
-    for index, mark in enumerate(event_marks):
+    for index, (mark, _) in enumerate(event_marks):
         if mark:
             indexes.setdefault(mark, []).append(index)
     pairs: dict[int, int] = {}
     last_event = -1
-    for request_index, mark in enumerate(request_marks):
+    for content_index, (mark, _) in enumerate(content_marks):
         candidates = indexes.get(mark, [])
         next_candidate = bisect_right(candidates, last_event)
         if next_candidate < len(candidates):
             last_event = candidates[next_candidate]
-            pairs[request_index] = last_event
+            pairs[content_index] = last_event
     # Marks without a pair may have been moved, so their order does not count.
     for event_index in pairs.values():
-        indexes[event_marks[event_index]].remove(event_index)
-    for request_index, mark in enumerate(request_marks):
-        if request_index not in pairs and indexes.get(mark):
-            pairs[request_index] = indexes[mark].pop(0)
-    return pairs
+        indexes[event_marks[event_index][0]].remove(event_index)
+    for content_index, (mark, _) in enumerate(content_marks):
+        if content_index not in pairs and indexes.get(mark):
+            pairs[content_index] = indexes[mark].pop(0)
+    return [(content_marks[index][1], event_marks[event_index][1]) for index, event_index in pairs.items()]
 
 
 def _parts_of_content(content: types.Content | None) -> Sequence[types.Part]:
