@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import EntryGroup
@@ -211,9 +211,10 @@ def plan_chat(
         candidates = yield from rerank_candidates(material.candidates, request, warnings)
         ranked = replace(material.ranked, warnings=tuple(warnings))
         material = replace(material, ranked=ranked, candidates=candidates)
+    planner = _ChatPlanner(material, request, counter, text_frame)
     limit = request.budget
     while True:
-        plan = yield from _plan_within(material, request, counter, text_frame, limit)
+        plan = yield from planner.plan_within(limit)
         excess = plan.tokens - request.budget
         if excess <= 0:
             return plan
@@ -233,66 +234,219 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
     )
 
 
-def _plan_within(
-    material: Material, request: Recall, counter: TokenCounter, text_frame: Frame, limit: int
-) -> PlanSteps[ChatPlan]:
-    """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
+class _TurnReserve(NamedTuple):
+    """What the newest turn takes of a prompt before the past is given any tokens."""
 
-    Shown are the leading system messages, the newest messages, and answers from the past before the question.
-    """
-    frame = chat_messages.ChatFrame(counter)
-    leading_candidates = [
-        build_window_candidate(unit, frame, material.labels) for unit in material.leading_units
-    ]
-    newest = [build_window_candidate(unit, frame, material.labels) for unit in material.other_units]
-    kept = [Choice(candidate, True, "keep", "a leading system message") for candidate in leading_candidates]
-    remaining = limit - sum(candidate.tokens for candidate in leading_candidates)
-    if leading_candidates or newest:
-        remaining -= chat_messages.PRIMER
-    turn_start = _find_turn_start(material.other_units)
+    #: Tokens that are not given to the past.
+    tokens: int
+    #: The question of a turn that is too long to be shown whole: it is shown in any case, beside these tokens.
     question: Choice | None = None
-    turn_tokens = 0  # tokens of the newest turn, which are not given to the past
-    if newest and material.other_units[-1].entries[0].role is Role.USER:
-        turn_tokens = min(newest[-1].tokens, remaining // 2)
-    if turn_start is not None:
-        turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
-    if turn_start is not None and turn_tokens > remaining * 2 / 3:  # too long to be shown whole
-        question, question_tokens = _pin_question(newest.pop(turn_start), newest, remaining)
-        remaining -= question_tokens
-        turn_tokens = remaining // 2
-    if material.candidates is None:
-        selection = _Selection(_choose_newest(newest, remaining, counter))
-    else:
-        pinned = kept if question is None else [*kept, question]
-        selection = yield from _choose_past(
-            material,
-            material.candidates,
-            request,
-            counter,
-            text_frame,
-            newest,
-            pinned,
-            remaining,
-            turn_tokens,
-        )
-    window = selection.window_choices
-    if question is not None and turn_start is not None:
-        window.insert(turn_start, question)
-    choices = [*kept, *window]
-    items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
-    if items and items[-1].truncated and not items[-1].token_count:  # the newest message was cut to nothing
-        raise _too_much(request.budget, max(request.budget + 1, limit - remaining + newest[-1].tokens))
-    messages, tokens = _write_messages(items, selection.items, counter)
-    return ChatPlan(messages, tokens, _explain_choices(material, request, selection, choices, items))
+    #: Its index among the newest messages.
+    question_index: int = 0
 
 
-def _pin_question(question: Candidate, others: Sequence[Candidate], available: int) -> tuple[Choice, int]:
-    """Return the choice of the question that a long turn began with, which is shown in any case, and its tokens."""
-    limit = _limit_tokens(available, others)
+def _reserve_turn(
+    units: Sequence[EntryGroup[Entry]], newest: Sequence[Candidate], remaining: int
+) -> _TurnReserve:
+    """Return what the newest turn takes of the remaining tokens; `newest` are the candidates of the units."""
+    start = _find_turn_start(units)
+    if start is None:
+        is_question = bool(newest) and units[-1].entries[0].role is Role.USER
+        return _TurnReserve(min(newest[-1].tokens, remaining // 2) if is_question else 0)
+    turn_tokens = sum(candidate.tokens for candidate in newest[start:])
+    if turn_tokens <= remaining * 2 / 3:
+        return _TurnReserve(turn_tokens)
+    question = newest[start]
+    limit = _limit_tokens(remaining, [*newest[:start], *newest[start + 1 :]])
     if question.tokens <= limit:
-        return Choice(question, True, "keep", "what the newest turn began with"), question.tokens
-    reason = "what the newest turn began with, too long to be shown whole"
-    return Choice(question, True, "cut", reason, limit), limit
+        limit = question.tokens
+        choice = Choice(question, True, "keep", "what the newest turn began with")
+    else:
+        reason = "what the newest turn began with, too long to be shown whole"
+        choice = Choice(question, True, "cut", reason, limit)
+    return _TurnReserve((remaining - limit) // 2, choice, start)
+
+
+class _ChatPlanner:
+    """Chooses and writes a prompt of some material for one request."""
+
+    def __init__(self, material: Material, request: Recall, counter: TokenCounter, text_frame: Frame) -> None:
+        self._material = material
+        self._request = request
+        self._counter = counter
+        #: What surrounds a message, and what surrounds a recalled item.
+        self._frame = chat_messages.ChatFrame(counter)
+        self._text_frame = text_frame
+
+    def plan_within(self, limit: int) -> PlanSteps[ChatPlan]:
+        """Choose and write a prompt whose messages, each counted alone, have at most `limit` tokens.
+
+        Shown are the leading system messages, the newest messages, and answers from the past before the question.
+        """
+        material, counter = self._material, self._counter
+        frame = self._frame
+        leading_candidates = [
+            build_window_candidate(unit, frame, material.labels) for unit in material.leading_units
+        ]
+        newest = [build_window_candidate(unit, frame, material.labels) for unit in material.other_units]
+        kept = [
+            Choice(candidate, True, "keep", "a leading system message") for candidate in leading_candidates
+        ]
+        remaining = limit - sum(candidate.tokens for candidate in leading_candidates)
+        if leading_candidates or newest:
+            remaining -= chat_messages.PRIMER
+        turn = _reserve_turn(material.other_units, newest, remaining)
+        pinned = kept
+        if turn.question is not None:
+            del newest[turn.question_index]
+            pinned = [*kept, turn.question]
+            remaining -= _count_included([turn.question])
+        if material.candidates is None:
+            selection = _Selection(self._choose_newest(newest, remaining))
+        else:
+            selection = yield from self._choose_past(
+                material.candidates, newest, pinned, remaining, turn.tokens
+            )
+        window = selection.window_choices
+        if turn.question is not None:
+            window.insert(turn.question_index, turn.question)
+        choices = [*kept, *window]
+        items = [
+            item for choice in choices if choice.included for item in render_choice(choice, counter, frame)
+        ]
+        if (
+            items and items[-1].truncated and not items[-1].token_count
+        ):  # the newest message was cut to nothing
+            budget = self._request.budget
+            raise _too_much(budget, max(budget + 1, limit - remaining + newest[-1].tokens))
+        messages, tokens = _write_messages(items, selection.items, counter)
+        return ChatPlan(messages, tokens, self._explain_choices(selection, choices, items))
+
+    def _choose_past(
+        self,
+        candidates: CandidateSet,
+        newest: Sequence[Candidate],
+        pinned: Sequence[Choice],
+        remaining: int,
+        turn_tokens: int,
+    ) -> PlanSteps[_Selection]:
+        """Choose answers from the past within their share, then the newest messages in the remaining tokens.
+
+        `pinned` are shown in any case, `remaining` are the tokens beside them. `turn_tokens` are those of the newest
+        turn if it calls tools: the turn is not cut for the past.
+        """
+        unused_tokens = remaining - sum(candidate.tokens for candidate in newest)
+        past_budget = _share_of_past(newest, remaining, turn_tokens)
+        if (
+            self._material.span.whole and unused_tokens >= 0
+        ):  # the history fits: it is not cut for other facts
+            past_budget = min(past_budget, unused_tokens)
+        newest_choices = choose_newest_suffix(newest, remaining - past_budget)
+        if unused_tokens < 0:  # the newest messages leave tokens because the next one does not fit
+            included_tokens = sum(choice.candidate.tokens for choice in newest_choices if choice.included)
+            past_budget = max(past_budget, remaining - included_tokens)
+        shown_ids = _included_ids([*pinned, *newest_choices])
+        answers = [
+            candidate for candidate in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(candidate))
+        ]
+        empty_block = [chat_messages.render_recalled_text("")]
+        overhead = chat_messages.count_message_tokens(empty_block, self._counter) - chat_messages.PRIMER
+        past_items, past_choices = yield from fit_to_budget(
+            lambda limit: divide_budget(answers, (), limit, 0.0, self._request.external_share),
+            max(0, past_budget - overhead),
+            self._counter,
+            self._text_frame,
+            self._request.query,
+            candidates.trims,
+            dated=candidates.dated,
+        )
+        if past_items:
+            remaining -= overhead + sum(item.token_count for item in past_items)
+        window = self._choose_newest(newest, remaining, {item.id for item in past_items})
+        shown_ids = _included_ids(window)
+        return _Selection(
+            window,
+            [item for item in past_items if item.id not in shown_ids],
+            _drop_choices(past_choices, shown_ids),
+            _drop_choices(candidates.rejected, shown_ids),
+        )
+
+    def _choose_newest(
+        self, newest: Sequence[Candidate], budget: int, recalled_ids: AbstractSet[str] = frozenset()
+    ) -> list[Choice]:
+        """Choose the newest messages within a budget; a long one is cut, or left out if it is recalled anyway.
+
+        A question often refers to such a message, a document or the output of a tool, and also to what came before it.
+        """
+        if not newest:
+            return []
+        choices = self._choose_whole(newest, budget)
+        unused_tokens = budget - _count_included(choices)
+        for index in reversed(range(len(choices))):
+            candidate = choices[index].candidate
+            is_summary = candidate.unit.entries[0].kind is Kind.SUMMARY
+            is_recalled = not recalled_ids.isdisjoint(_ids_of_candidate(candidate))
+            if choices[index].included or is_summary or is_recalled:
+                continue
+            if candidate.tokens <= unused_tokens:
+                choices[index] = Choice(candidate, True, "window", "among the newest messages that fit")
+                unused_tokens -= candidate.tokens
+                continue
+            limit = _limit_tokens(unused_tokens, newest[:index])
+            if limit < LEAST_SHOWN:
+                break
+            choices[index], tokens = self._cut_candidate(candidate, limit)
+            unused_tokens -= tokens
+        return choices
+
+    def _choose_whole(self, newest: Sequence[Candidate], budget: int) -> list[Choice]:
+        """Choose the newest messages that fit a budget whole; the latest is cut if it leaves nothing for the others."""
+        latest = newest[-1]
+        if latest.tokens > budget:
+            choice, tokens = self._cut_candidate(latest, _limit_tokens(budget, newest[:-1]))
+            if tokens:
+                shortened = latest._replace(tokens=tokens)
+                return [*choose_newest_suffix([*newest[:-1], shortened], budget)[:-1], choice]
+        return choose_newest_suffix(newest, budget)
+
+    def _cut_candidate(self, candidate: Candidate, limit: int) -> tuple[Choice, int]:
+        """Return the choice of a message cut to a limit, and its tokens; it is left out if nothing of it fits."""
+        choice = Choice(candidate, True, "cut", "too long to be shown whole", limit)
+        tokens = sum(item.token_count for item in render_choice(choice, self._counter, self._frame))
+        if tokens:
+            return choice, tokens
+        reason = f"needs {candidate.tokens} tokens, and cannot be cut to {limit}"
+        return Choice(candidate, False, "budget", reason), 0
+
+    def _explain_choices(
+        self, selection: _Selection, choices: Sequence[Choice], items: Sequence[ContextItem]
+    ) -> ContextItems:
+        """Return the items a prompt shows, with a reason for every entry that was considered."""
+        material, request = self._material, self._request
+        decided_ids: set[str] = set()
+        for choice in (*selection.past_choices, *selection.rejected_choices):
+            decided_ids.update(_ids_of_candidate(choice.candidate))
+        window_choices = _drop_choices(choices, decided_ids)
+        shown_items = [*selection.items, *items]
+        ranked, candidates = material.ranked, material.candidates
+        if ranked is not None and candidates is not None:
+            return build_recall_result(
+                ranked,
+                replace(candidates, rejected=selection.rejected_choices),
+                shown_items,
+                [*selection.past_choices, *window_choices],
+                request.budget,
+                ranked.warnings,
+                material.facts,
+            )
+        span = material.span
+        return ContextItems(
+            shown_items,
+            budget=request.budget,
+            ledger=build_choice_ledger(window_choices, span.hidden, list_cut_warnings(items)),
+            context=span.context,
+            version=span.version,
+        )
 
 
 def _limit_tokens(available: int, others: Sequence[Candidate]) -> int:
@@ -315,121 +469,17 @@ def _write_messages(
     return messages, chat_messages.count_message_tokens(messages, counter, media_tokens)
 
 
-def _choose_past(
-    material: Material,
-    candidates: CandidateSet,
-    request: Recall,
-    counter: TokenCounter,
-    text_frame: Frame,
-    newest: Sequence[Candidate],
-    kept: Sequence[Choice],
-    remaining: int,
-    turn_tokens: int,
-) -> PlanSteps[_Selection]:
-    """Choose answers from the past within their share, then the newest messages in the remaining tokens.
-
-    `kept` are shown in any case, `remaining` are the tokens beside them. `turn_tokens` are those of the newest turn if
-    it calls tools: the turn is not cut for the past.
-    """
+def _share_of_past(newest: Sequence[Candidate], remaining: int, turn_tokens: int) -> int:
+    """Return the tokens that answers from the past may take: their share, but not those of the newest turn."""
     has_summary = any(candidate.unit.entries[0].kind is Kind.SUMMARY for candidate in newest)
     share = RECALL_SHARE - SUMMARIES_SHARE if has_summary else RECALL_SHARE
     newest_tokens = max(turn_tokens, min(newest[-1].tokens, LEAST_SHOWN) if newest else 0)
-    past_budget = max(0, min(int(max(0, remaining) * share), remaining - newest_tokens))
-    unused_tokens = remaining - sum(candidate.tokens for candidate in newest)
-    if material.span.whole and unused_tokens >= 0:  # the history fits: it is not cut for other facts
-        past_budget = min(past_budget, unused_tokens)
-    newest_choices = choose_newest_suffix(newest, remaining - past_budget)
-    if unused_tokens < 0:  # the newest messages leave tokens because the next one does not fit
-        included_tokens = sum(choice.candidate.tokens for choice in newest_choices if choice.included)
-        past_budget = max(past_budget, remaining - included_tokens)
-    shown_ids = _included_ids([*kept, *newest_choices])
-    answers = [
-        candidate for candidate in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(candidate))
-    ]
-    empty_block = [chat_messages.render_recalled_text("")]
-    overhead = chat_messages.count_message_tokens(empty_block, counter) - chat_messages.PRIMER
-    past_items, past_choices = yield from fit_to_budget(
-        lambda limit: divide_budget(answers, (), limit, 0.0, request.external_share),
-        max(0, past_budget - overhead),
-        counter,
-        text_frame,
-        request.query,
-        candidates.trims,
-        dated=candidates.dated,
-    )
-    if past_items:
-        remaining -= overhead + sum(item.token_count for item in past_items)
-    recalled_ids = {item.id for item in past_items}
-    window = _choose_newest(newest, remaining, counter, recalled_ids)
-    shown_ids = _included_ids(window)
-    return _Selection(
-        window,
-        [item for item in past_items if item.id not in shown_ids],
-        [choice for choice in past_choices if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))],
-        [
-            choice
-            for choice in candidates.rejected
-            if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))
-        ],
-    )
+    return max(0, min(int(max(0, remaining) * share), remaining - newest_tokens))
 
 
-def _choose_newest(
-    newest: Sequence[Candidate],
-    budget: int,
-    counter: TokenCounter,
-    recalled_ids: AbstractSet[str] = frozenset(),
-) -> list[Choice]:
-    """Choose the newest messages within a budget; one that is too long is cut, or left out if it is recalled anyway.
-
-    A question often refers to such a message, a document or the output of a tool, and also to what came before it.
-    """
-    if not newest:
-        return []
-    frame = chat_messages.ChatFrame(counter)
-    choices = _choose_whole(newest, budget, counter, frame)
-    unused_tokens = budget - _count_included(choices)
-    for index in reversed(range(len(choices))):
-        candidate = choices[index].candidate
-        is_summary = candidate.unit.entries[0].kind is Kind.SUMMARY
-        is_recalled = not recalled_ids.isdisjoint(_ids_of_candidate(candidate))
-        if choices[index].included or is_summary or is_recalled:
-            continue
-        if candidate.tokens <= unused_tokens:
-            choices[index] = Choice(candidate, True, "window", "among the newest messages that fit")
-            unused_tokens -= candidate.tokens
-            continue
-        limit = _limit_tokens(unused_tokens, newest[:index])
-        if limit < LEAST_SHOWN:
-            break
-        choices[index], tokens = _cut_candidate(candidate, limit, counter, frame)
-        unused_tokens -= tokens
-    return choices
-
-
-def _choose_whole(
-    newest: Sequence[Candidate], budget: int, counter: TokenCounter, frame: Frame
-) -> list[Choice]:
-    """Choose the newest messages that fit a budget whole; the latest is cut if it leaves nothing for the others."""
-    latest = newest[-1]
-    if latest.tokens > budget:
-        choice, tokens = _cut_candidate(latest, _limit_tokens(budget, newest[:-1]), counter, frame)
-        if tokens:
-            shortened = latest._replace(tokens=tokens)
-            return [*choose_newest_suffix([*newest[:-1], shortened], budget)[:-1], choice]
-    return choose_newest_suffix(newest, budget)
-
-
-def _cut_candidate(
-    candidate: Candidate, limit: int, counter: TokenCounter, frame: Frame
-) -> tuple[Choice, int]:
-    """Return the choice of a message that is cut to a limit, and its tokens; it is left out if nothing of it fits."""
-    choice = Choice(candidate, True, "cut", "too long to be shown whole", limit)
-    tokens = sum(item.token_count for item in render_choice(choice, counter, frame))
-    if tokens:
-        return choice, tokens
-    reason = f"needs {candidate.tokens} tokens, and cannot be cut to {limit}"
-    return Choice(candidate, False, "budget", reason), 0
+def _drop_choices(choices: Sequence[Choice], ids: AbstractSet[str]) -> list[Choice]:
+    """Return choices without those of entries with some ids."""
+    return [choice for choice in choices if ids.isdisjoint(_ids_of_candidate(choice.candidate))]
 
 
 def _count_included(choices: Sequence[Choice]) -> int:
@@ -439,44 +489,6 @@ def _count_included(choices: Sequence[Choice]) -> int:
         if choice.included:
             total += min(choice.candidate.tokens, choice.max_tokens or choice.candidate.tokens)
     return total
-
-
-def _explain_choices(
-    material: Material,
-    request: Recall,
-    selection: _Selection,
-    choices: Sequence[Choice],
-    items: Sequence[ContextItem],
-) -> ContextItems:
-    """Return the items a prompt shows, with a reason for every entry that was considered."""
-    decided_ids = {
-        id
-        for choice in (*selection.past_choices, *selection.rejected_choices)
-        for id in _ids_of_candidate(choice.candidate)
-    }
-    window_choices = [
-        choice for choice in choices if decided_ids.isdisjoint(_ids_of_candidate(choice.candidate))
-    ]
-    shown_items = [*selection.items, *items]
-    ranked, candidates = material.ranked, material.candidates
-    if ranked is not None and candidates is not None:
-        return build_recall_result(
-            ranked,
-            replace(candidates, rejected=selection.rejected_choices),
-            shown_items,
-            [*selection.past_choices, *window_choices],
-            request.budget,
-            ranked.warnings,
-            material.facts,
-        )
-    span = material.span
-    return ContextItems(
-        shown_items,
-        budget=request.budget,
-        ledger=build_choice_ledger(window_choices, span.hidden, list_cut_warnings(items)),
-        context=span.context,
-        version=span.version,
-    )
 
 
 def _included_ids(choices: Sequence[Choice]) -> set[str]:
