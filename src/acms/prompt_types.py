@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -57,6 +57,14 @@ class PromptMessage:
     def text(self) -> str:
         """Its text parts, each on its own line."""
         return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
+
+
+def with_parts(message: PromptMessage, parts: Sequence[Part], role: Role | None = None) -> PromptMessage:
+    """Return a message with these parts and role; if they are new to it, its stored token count does not apply."""
+    role = role or message.role
+    if message.role is role and message.parts == tuple(parts):
+        return message
+    return replace(message, role=role, parts=tuple(parts), tokens=None, counter="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

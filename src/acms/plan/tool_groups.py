@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import MessageGroup, Node, Scope
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, with_parts
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
 
@@ -285,8 +285,7 @@ class _Pairing:
         if not results:
             return message
         self._read_answers(replace(message, parts=results), draft)
-        other_parts = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
-        return replace(message, parts=other_parts, tokens=None, counter="")
+        return with_parts(message, [part for part in message.parts if not isinstance(part, ToolResult)])
 
     def _read_answers(self, message: PromptMessage, draft: _Draft) -> None:
         """Assign the tool results in a message to their calls; a result without a call becomes text of the user."""
@@ -305,8 +304,7 @@ class _Pairing:
             call.answered_at = self._number
             call.answer = message
             if message.role is not Role.TOOL or len(message.parts) > 1:
-                parts = (*other_parts, part)
-                call.answer = replace(message, role=Role.TOOL, parts=parts, tokens=None, counter="")
+                call.answer = with_parts(message, (*other_parts, part), Role.TOOL)
             other_parts = ()  # the first answer has the other parts of the message
             if call.draft is not draft:
                 call.draft.answer_units.append(draft.unit)

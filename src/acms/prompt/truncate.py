@@ -8,7 +8,7 @@ from dataclasses import replace
 from acms.model import Part, Text, ToolCall, ToolResult
 from acms.plan.nodes import KeptEnd
 from acms.ports import Codec, TokenCounter
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, with_parts
 from acms.text.condense import condense_arguments, end_of_head, find_level, fits_budget, start_of_tail
 
 MARK = "[…]"
@@ -106,7 +106,7 @@ def _cut_calls(
         if isinstance(part, ToolCall):
             part = replace(part, arguments=condense_arguments(part.arguments, max_tokens, codec.counter))
         parts.append(part)
-    shorter = replace(message, parts=tuple(parts), tokens=None, counter="")
+    shorter = with_parts(message, parts)
     price = codec.cost(shorter)
     return (shorter, price) if price < cost else (message, cost)
 
@@ -166,4 +166,4 @@ def _replace_text(message: PromptMessage, text: str) -> PromptMessage:
             parts.append(replace(part, output=text) if isinstance(part, ToolResult) else Text(text))
         elif kind is ToolResult:
             parts.append(part)
-    return replace(message, parts=tuple(parts), tokens=None, counter="")
+    return with_parts(message, parts)

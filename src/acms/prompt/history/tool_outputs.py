@@ -14,7 +14,7 @@ from acms.model import Part, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import MessageGroup
 from acms.plan.turns import is_question
 from acms.ports import Codec
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, with_parts
 from acms.text import condense
 
 NOTE_TOKENS = 24
@@ -56,6 +56,9 @@ class CallCutter:
             cut_groups.append(self._cut_group(group, limits.get(group.first), question))
         return cut_groups
 
+    def _cost(self, group: MessageGroup) -> int:
+        return sum(map(self._codec.cost, group.messages))
+
     def limit_long_messages(self, groups: Sequence[MessageGroup]) -> dict[int, int]:
         """Return limits for messages that would hide all older ones, such as a pasted document, by version.
 
@@ -64,7 +67,7 @@ class CallCutter:
         longest = self._budget * LONG_SHARE
         limits: dict[int, int] = {}
         for group in groups:
-            if not is_call(group) and sum(map(self._codec.cost, group.messages)) > longest:
+            if not is_call(group) and self._cost(group) > longest:
                 limits[group.first] = self._condensed_limit(group)
         return limits
 
@@ -98,10 +101,7 @@ class CallCutter:
         if message.role is Role.TOOL and known_tokens is not None and known_tokens <= limit:
             return message  # the stored count shows that it fits, which saves counting its parts
         entry = message.sources[0] if message.sources else ""
-        parts = tuple([self._cut_part(part, limit, question, entry) for part in message.parts])
-        if parts == message.parts:
-            return message
-        return replace(message, parts=parts, tokens=None, counter="")
+        return with_parts(message, [self._cut_part(part, limit, question, entry) for part in message.parts])
 
     def _cut_part(self, part: Part, limit: int, question: str, entry: str) -> Part:
         """Return the arguments of a call or the output of a tool, cut to a limit; other parts unchanged."""
@@ -121,9 +121,7 @@ class CallCutter:
             if isinstance(part, Text):
                 part = Text(condense.keep_ends(part.text, limit, self._codec.counter, entry=entry))
             parts.append(part)
-        if tuple(parts) == message.parts:
-            return message
-        return replace(message, parts=tuple(parts), tokens=None, counter="")
+        return with_parts(message, parts)
 
     def shorten_question(self, group: MessageGroup, budget: int) -> MessageGroup:
         """Return a message of the user within a budget: at most half of it for text, then the images that fit.
@@ -134,9 +132,9 @@ class CallCutter:
         whole_cost = self._codec.cost(message)
         if not is_question(group) or whole_cost <= budget:
             return group
-        texts = tuple([part for part in message.parts if isinstance(part, Text)])
+        texts = [part for part in message.parts if isinstance(part, Text)]
         has_others = len(texts) < len(message.parts)
-        text_message = replace(message, parts=texts, tokens=None, counter="")
+        text_message = with_parts(message, texts)
         limit = self.limit_within(MessageGroup((text_message,)), budget // 2 if has_others else budget)
         shortened = self._cut_long_message(text_message, limit)
         parts, left_out = list(shortened.parts), 0
@@ -202,7 +200,7 @@ class CallCutter:
         for index in reversed(range(len(groups))):
             group = groups[index]
             shown_tokens = costs[index] if index >= start else 0
-            whole_tokens = sum(map(self._codec.cost, group.messages))
+            whole_tokens = self._cost(group)
             if whole_tokens > shown_tokens + budget:
                 if shown_tokens + budget < LEAST_SHOWN:
                     break
@@ -210,13 +208,13 @@ class CallCutter:
             elif is_call(group):
                 limits[group.first] = self._budget
             (cut_group,) = self.cut([group], limits)
-            budget -= sum(map(self._codec.cost, cut_group.messages)) - shown_tokens
+            budget -= self._cost(cut_group) - shown_tokens
             start = min(start, index)
         return start, limits
 
     def limit_within(self, group: MessageGroup, budget: int) -> int:
         """Return the tokens that each part of a call or message may have so that all of it fits a budget."""
-        whole_cost = sum(map(self._codec.cost, group.messages))
+        whole_cost = self._cost(group)
         if whole_cost <= budget:
             return self._budget
         costs = self._part_costs(group)

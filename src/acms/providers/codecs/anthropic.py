@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Literal
 
@@ -13,7 +12,7 @@ from acms.log import validation
 from acms.log.native_items import EXTRA_FIELDS, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import RequestCounter, TokenCounter
-from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage, with_parts
 from acms.providers.codecs import anthropic_answers, anthropic_blocks
 from acms.providers.codecs.answers import get_token_count, split_usage
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, ESTIMATE, check_payload, find_claude_family
@@ -214,7 +213,7 @@ class AnthropicMessages(CountingCodec):
         for part in message.parts:
             if isinstance(part, Media):
                 self._sizes.state(part)
-        return replace(message, parts=tuple(restored), tokens=None, counter="")
+        return with_parts(message, restored)
 
     # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

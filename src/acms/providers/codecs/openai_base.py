@@ -18,7 +18,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.plan.nodes import MessageGroup
 from acms.plan.tool_groups import is_placeholder, join_answers
 from acms.ports import RequestCounter, TokenCounter
-from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
+from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, with_parts
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.checks import require
 from acms.providers.codecs.framing import KEY_CHARS, MEDIA, Framing, cache_key, dump, find_published_traits
@@ -430,14 +430,6 @@ class OpenAICodec(CountingCodec):
 
 def discard_note(_: str) -> None:
     """Ignore a note, for callers that need only the messages."""
-
-
-def with_parts(message: PromptMessage, parts: Sequence[Part], role: Role | None = None) -> PromptMessage:
-    """Return a message with these parts and role; if they are new to it, its stored token count does not apply."""
-    role = role or message.role
-    if message.role is role and message.parts == tuple(parts):
-        return message
-    return replace(message, role=role, parts=tuple(parts), tokens=None, counter="")
 
 
 def _flatten(lists: Iterable[list[dict[str, Json]]]) -> list[dict[str, Json]]:

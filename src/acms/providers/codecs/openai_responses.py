@@ -12,7 +12,7 @@ from dataclasses import replace
 from acms.log import native_items
 from acms.log.native_items import CALLS, EXTRA_FIELDS, NEEDS_ID, NO_RESULT, RESULTS, extra_fields_of
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
+from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage, with_parts
 from acms.providers.codecs import openai_answers
 from acms.providers.codecs.checks import refuse, require
 from acms.providers.codecs.framing import check_strings, dump, serialize_tool, to_plain_json
@@ -28,7 +28,6 @@ from acms.providers.codecs.openai_base import (
     parse_raw_object,
     parse_tool,
     unsupported_item_to_text,
-    with_parts,
 )
 from acms.providers.codecs.responses_items import (
     CALL,
@@ -296,9 +295,7 @@ def _split_message(message: PromptMessage) -> list[PromptMessage]:
             fragments[-1][1].append(part)
         else:
             fragments.append((role, [part]))
-    return [
-        replace(message, role=role, parts=tuple(parts), tokens=None, counter="") for role, parts in fragments
-    ]
+    return [with_parts(message, parts, role) for role, parts in fragments]
 
 
 def _can_append_part(parts: Sequence[Part], part: Part, role: Role) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from acms.log import native_items
 from acms.log.native_items import CALLS, EXTRA_FIELDS, RESULTS, extra_fields_of, is_native
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
-from acms.prompt_types import PromptMessage
+from acms.prompt_types import PromptMessage, with_parts
 from acms.providers.codecs.framing import dump, to_plain_json
 from acms.providers.codecs.openai_base import Note, parse_raw_object, remove_breakpoint
 from acms.text import chat_messages
@@ -54,7 +53,7 @@ def parse_known_items(message: PromptMessage, note: Note) -> PromptMessage:
             note("items that the API would refuse are left out")
         else:
             parts.extend(parse_item(item).parts)
-    return replace(message, parts=tuple(parts), tokens=None, counter="")
+    return with_parts(message, parts)
 
 
 def _repeats_parts(part: Part, item: Mapping[str, Json]) -> bool:
