@@ -28,7 +28,12 @@ from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.log import foreign
 from acms.log.encoding import entry_to_json
 from acms.prompt import Prompt
-from acms.prompt.steps import build_groups, find_sealed_compaction, message_of_entry, substitute_summary
+from acms.prompt.steps import (
+    build_groups,
+    find_sealed_compaction,
+    prompt_message_of_entry,
+    substitute_summary,
+)
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.support.typed import BYTES, Values
@@ -214,7 +219,7 @@ async def there_and_back(name: str, seeds: range) -> None:
         async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
             for message in messages:
                 await session.ingest(message)
-            payload = codec.render([message_of_entry(entry, "") for entry in await session.entries()])
+            payload = codec.render([prompt_message_of_entry(entry, "") for entry in await session.entries()])
             written = payload["input"] if name == "responses" else payload["messages"]
             missing = missing_leaves(
                 [one for message in messages for one in text_leaves(message)], json.dumps(written)
@@ -222,7 +227,7 @@ async def there_and_back(name: str, seeds: range) -> None:
             assert not missing, (seed, missing, written)
         async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
             await session.ingest_many(written)
-            again = codec.render([message_of_entry(entry, "") for entry in await session.entries()])
+            again = codec.render([prompt_message_of_entry(entry, "") for entry in await session.entries()])
             assert again == payload
 
 

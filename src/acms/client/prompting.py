@@ -203,7 +203,7 @@ async def _describe_step(step: Step) -> dict[str, Json]:
         case WrittenMessage(message):
             parts = [write_part(part) for part in message.parts]
             return {"type": "message", "role": message.role.value, "parts": parts, "name": message.name}
-        case WholeLog(session, None):
+        case WholeLog(session):
             return {"type": "session", "session": await _describe_session(session)}
         case ShrinkingContent():
             content = [await _describe_step(inner) for inner in step.steps]

@@ -42,6 +42,11 @@ class MessageGroup(NamedTuple):
     #: True for a leaf that must stay even when its scope shrinks: the newest message of a history.
     mandatory: bool = False
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Ids of the entries whose text it shows; one is repeated if several messages show it."""
+        return tuple([id for message in self.messages for id in message.sources])
+
 
 class Piece(NamedTuple):
     """A part of a composed message that can be left out: a pin, a recalled item."""
@@ -130,6 +135,11 @@ class Scope:
 
 
 Node: TypeAlias = Scope | MessageGroup | ComposedMessage
+
+
+def is_path_inside(path: str, scope_path: str) -> bool:
+    """Return whether a path of the tree is that of a scope, or of something in it."""
+    return f"{path}/".startswith(f"{scope_path}/")
 
 
 # ── results of a fit ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ from acms.plan.nodes import (
 )
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Codec
-from acms.prompt.fit_state import LOWEST_RANK, Leaf, Section, build_section_tree, compose_message
+from acms.prompt.fit_state import LOWEST_RANK, Leaf, Section, build_section_tree, compose_message, end_to_keep
 from acms.prompt.strategies import apply_strategy, cut_mandatory, drop_pieces, name_of_strategy
 from acms.prompt_types import PromptMessage, Tool
 
@@ -234,7 +234,7 @@ class _Fit:
         strategy = section.scope.strategy
         is_window = isinstance(strategy, Window)
         # Uncounted messages stand at the end that is not kept: before all others, or after them.
-        keeps_end = is_window or (isinstance(strategy, Truncate) and strategy.keep is KeptEnd.END)
+        keeps_end = end_to_keep(section) is KeptEnd.END
         if keeps_end:
             self._write_uncounted(section, is_window=is_window)
         if section.has_new_summary:

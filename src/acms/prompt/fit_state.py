@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from acms.model import Text
+from acms.model import Role, Text
 from acms.plan.nodes import ComposedMessage, KeptEnd, MessageGroup, Piece, Scope, Truncate, Window
 from acms.ports import Codec
 from acms.prompt_types import PromptMessage, omit_repeated_dates
-from acms.text.chat_messages import wrap_passage
+from acms.text.chat_messages import SUMMARY, wrap_passage, wrap_text
 
 LOWEST_RANK = "ranked lowest, and there was no room for it"
 
@@ -172,6 +172,11 @@ def compose_message(node: ComposedMessage, pieces: Sequence[Piece]) -> PromptMes
     return PromptMessage(role=node.role, parts=(Text(text),), sources=tuple(sources))
 
 
+def build_summary_message(text: str, role: Role) -> PromptMessage:
+    """Return the text of a summary as a message, marked as a summary."""
+    return PromptMessage(role=role, parts=(Text(wrap_text(text, SUMMARY)),))
+
+
 def sort_by_rank(pieces: Sequence[Piece]) -> list[int]:
     """Return the indexes of pieces, the one kept longest first: by rank, of equals the earlier one."""
     return sorted(range(len(pieces)), key=lambda index: (-pieces[index].rank, index))
@@ -189,7 +194,7 @@ def _build_section(
     cap = strategy.tokens if isinstance(strategy, Truncate) else None
     section = Section(scope, path, parent, smallest_limit(scope.ceiling, cap))
     bound = smallest_limit(room, section.max_tokens)
-    end = _end_to_keep(section) if plain and len(scope.children) > 1 else None
+    end = end_to_keep(section) if plain and len(scope.children) > 1 else None
     if end is not None and bound is not None:
         groups = [node for node in scope.children if isinstance(node, MessageGroup)]
         if len(groups) == len(scope.children):
@@ -211,7 +216,7 @@ def _build_section(
     return section
 
 
-def _end_to_keep(section: Section) -> KeptEnd | None:
+def end_to_keep(section: Section) -> KeptEnd | None:
     """Return the end from which a section keeps whole units, None for one that does not."""
     strategy = section.scope.strategy
     if isinstance(strategy, Window):

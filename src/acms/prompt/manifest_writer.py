@@ -8,6 +8,7 @@ that contain repetitions.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -19,7 +20,7 @@ from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id, parts_from_json, parts_to_json
 from acms.log.summary_levels import LEVELS, read_shorter_levels
 from acms.model import Json, Part, Text
-from acms.plan.nodes import Omission, Piece, PlacedMessage, Step
+from acms.plan.nodes import Omission, Piece, PlacedMessage, Step, is_path_inside
 from acms.ports import Codec
 from acms.privacy.modes import describe_redaction, list_redactions
 from acms.prompt.manifest import (
@@ -282,9 +283,8 @@ def quote_text(text: str, sources: Sequence[str], entries: Mapping[str, Quotable
         return (Quote(sources[0], 0, len(text)),)
     segments: list[Segment] = []
     position = 0
-    unmatched_texts: list[
-        _EntryText
-    ] = []  # texts of entries not found whole, to be searched in the text that follows
+    # Texts of entries that were not found whole, to be searched in the text that follows.
+    unmatched_texts: list[_EntryText] = []
     for number, source in enumerate(sources, 1):
         texts = _texts_of_entry(source, entries[source])
         match = _find_whole_text(text, position, texts, is_last=number == len(sources))
@@ -393,26 +393,17 @@ def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_EntryText, 
 def _common_prefix_length(left: str, left_start: int, right: str, right_start: int) -> int:
     """Return how many characters are equal in `left` from `left_start` on and in `right` from `right_start` on.
 
-    Compares slices, each twice as long as the last, and halves them after a difference: slices compare much faster than
-    single characters.
+    Compares slices, which is much faster than comparing single characters.
     """
-    low, high = 0, min(len(left) - left_start, len(right) - right_start)
-    step = 64
-    while low < high:
-        size = min(step, high - low)
-        if (
-            left[left_start + low : left_start + low + size]
-            == right[right_start + low : right_start + low + size]
-        ):
-            low += size
-            step *= 2
-        elif size == 1:
-            return low
-        else:
-            high, step = low + size - 1, max(1, size // 2)
-            if left[left_start + low] != right[right_start + low]:
-                return low
-    return low
+    limit = min(len(left) - left_start, len(right) - right_start)
+
+    def differ_within(size: int) -> bool:
+        return left[left_start : left_start + size] != right[right_start : right_start + size]
+
+    size = 64
+    while size < limit and not differ_within(size):
+        size *= 2
+    return bisect_left(range(1, min(size, limit) + 1), True, key=differ_within)
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -459,12 +450,10 @@ def _revive_part(part: Whole | Written, entries: Mapping[str, Quotable]) -> Part
 
 def join_segments(segments: tuple[Segment, ...], entries: Mapping[str, Quotable]) -> str:
     """Return the text of some segments."""
-    return "".join(
-        [
-            segment if isinstance(segment, str) else _quoted_text(segment, entries[segment.entry])
-            for segment in segments
-        ]
-    )
+    texts: list[str] = []
+    for segment in segments:
+        texts.append(segment if isinstance(segment, str) else _quoted_text(segment, entries[segment.entry]))
+    return "".join(texts)
 
 
 def _quoted_text(quote: Quote, entry: Quotable) -> str:
@@ -614,11 +603,7 @@ def _verdicts_of_scopes(manifest: Manifest) -> dict[str, Verdict]:
     for path, messages in messages_by_path.items():
         tokens = sum([message.tokens for message in messages])
         reason = f"{_format_count(len(messages), 'message')} of it"
-        omissions = [
-            omission
-            for omission in manifest.left
-            if omission.gone and f"{omission.path}/".startswith(f"{path}/")
-        ]
+        omissions = [left for left in manifest.left if left.gone and is_path_inside(left.path, path)]
         if omissions:
             rules = dict.fromkeys(omission.rule for omission in omissions)
             number = sum([len(omission.ids) for omission in omissions])

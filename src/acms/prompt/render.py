@@ -44,9 +44,8 @@ from acms.prompt import excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import build_empty_error, fit_prompt
-from acms.prompt.fit_state import compose_message
 from acms.prompt.history import cache_window
-from acms.prompt.history.answers import AnswerSearch, tokens_for_user_words
+from acms.prompt.history.answers import AnswerSearch, drop_repeated_facts, tokens_for_user_words
 from acms.prompt.history.reader import HistoryRequest
 from acms.prompt.history.stable_history import StableHistory
 from acms.prompt.history.window_record import name_record
@@ -277,7 +276,7 @@ async def render_steps(
     if service is not None:
         rendered: Rendered = await service.render(steps, codec, budget, tools=tools, after=previous)
         return rendered
-    render_log = next(content.render_logs(steps), None)
+    render_log = content.find_render_log(steps)
     if render_log is not None:
         render_log = await render_log.begin()
     renderer = _Renderer(codec, budget, tools, listeners)
@@ -543,15 +542,15 @@ class _Renderer:
             block = await self._write_recall(step.session, items)
             max_tokens = tokens + frame_tokens if tokens else 0
             scopes[path] = build_recall_scope(step, empty_scopes[path].id, max_tokens, block)
-            if free_tokens is not None and block.pieces:
-                free_tokens -= self._codec.cost(compose_message(block, block.pieces))
+            if free_tokens is not None:
+                free_tokens -= excerpts.cost_of_block(block.pieces, self._codec)
         return replace_scopes(tree, scopes)
 
     async def _write_recall(self, session: Readable, items: ContextItems) -> ComposedMessage:
         """Return recalled items as one block of excerpts."""
         context_id = await session.context_id()
         context = None if context_id is None else await session.storage.context(context_id)
-        new_items = excerpts.drop_repeated_facts(items)
+        new_items = drop_repeated_facts(items)
         pieces = await quote_items(new_items, session, context, self._codec.counter)
         return excerpts.write_block(pieces, self._codec)
 

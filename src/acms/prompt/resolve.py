@@ -22,6 +22,7 @@ from acms.plan.nodes import (
     Scope,
     Truncate,
     Window,
+    is_path_inside,
 )
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import join_answers
@@ -283,11 +284,12 @@ class Resolver:
     async def _read_log(self, step: Log, budget: ContentBudget) -> list[MessageGroup]:
         """Return the part of a log that could be shown as groups, with active summaries of what is older."""
         session: Readable = step.session
-        count = step.newest if budget.newest is None else budget.newest
+        # The newest messages are read, by their number or their tokens; None is no limit.
+        count = budget.newest
         limit = budget.tokens if budget.shrinks and count is None else None
         span = await self._gather(session, limit, count, budget)
         units = span.units
-        if limit is not None:  # only the end of the log was read: add the summaries of what is older
+        if limit is not None:
             older_summaries = find_older_summaries(units, span.replacements)
             redacted = session.redactor.redact_entries(older_summaries)
             units = [*(EntryGroup((entry,)) for entry in redacted), *units]
@@ -393,7 +395,7 @@ def tokens_for_recall(step: RecallStep, codec: Codec, max_tokens: int | None = N
 
     `max_tokens` are the tokens that both may have together; None is no limit.
     """
-    frame = codec.cost(excerpts.write_frame(codec)) + JOINING_TOKENS
+    frame = excerpts.cost_of_frame(codec) + JOINING_TOKENS
     tokens = step.tokens or 0
     if max_tokens is not None:
         tokens = max(0, min(tokens, max_tokens - frame))
@@ -464,7 +466,7 @@ def mark_history(
     The next turn reads up to the second, and the first request of another session up to the first. A prefix that is
     too short to be cached has no mark.
     """
-    shown = [index for index, placement in enumerate(placed) if f"{placement.path}/".startswith(f"{path}/")]
+    shown = [index for index, placement in enumerate(placed) if is_path_inside(placement.path, path)]
     if not shown or any(placement.moves for placement in placed[: shown[-1]]):
         return ()
     marks: list[CacheMark] = []

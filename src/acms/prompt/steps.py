@@ -163,8 +163,6 @@ class Log(NamedTuple):
     """Messages of a session."""
 
     session: Readable
-    #: Number of the newest messages to which it is limited; None for all.
-    newest: int | None = None
     #: Ids of entries in front that are never left out.
     first: tuple[str, ...] = ()
 
@@ -408,7 +406,7 @@ def parse_tools(values: Sequence[object]) -> tuple[Tool, ...]:
 # ── the log as groups ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
+def prompt_message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
     """Return a message or a summary of a log as it stands in a prompt.
 
     `counter` names the counter of its stored tokens. `label` says that the entry may be outdated ("" if it is not), and
@@ -448,7 +446,7 @@ def _escape_part(part: Part) -> Part:
     return Text(chat_messages.escape_passages(part.text)) if type(part) is Text else part
 
 
-def messages_of_entry(
+def prompt_messages_of_entry(
     entry: Entry, counter: str, vendors: Sequence[str], label: str = ""
 ) -> tuple[PromptMessage, ...]:
     """Return an entry of a log as it stands in a prompt.
@@ -457,7 +455,7 @@ def messages_of_entry(
     """
     compacted_parts = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
     if entry.kind is not Kind.SUMMARY or not compacted_parts or label:
-        return (message_of_entry(entry, counter, label),)
+        return (prompt_message_of_entry(entry, counter, label),)
     messages: list[PromptMessage] = []
     for part in compacted_parts:
         item = compacted.parse_raw_json(part)
@@ -518,7 +516,7 @@ def build_groups(
         versions = [entry.version for entry in unit.entries]
         messages: list[PromptMessage] = []
         for entry in unit.entries:
-            messages += messages_of_entry(entry, counter, vendors, labels.get(entry.id, ""))
+            messages += prompt_messages_of_entry(entry, counter, vendors, labels.get(entry.id, ""))
         newest_first.append(MessageGroup(tuple(messages), min(versions), max(versions), before=position))
     newest_first.reverse()
     return newest_first
@@ -542,21 +540,18 @@ def find_render_service(steps: Sequence[Step]) -> Any:
     return next(iter(services), None)
 
 
-def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
-    """Yield the render logs of the sessions that are read and keep one."""
-    for session in _sessions_of_steps(steps):
-        render_log: RenderLog | None = getattr(session, "render_log", None)
-        if render_log is not None:
-            yield render_log
+def find_render_log(steps: Sequence[Step]) -> RenderLog | None:
+    """Return the render log of the first session that is read and keeps one."""
+    render_logs = [getattr(session, "render_log", None) for session in _sessions_of_steps(steps)]
+    return next(filter(None, render_logs), None)
 
 
-def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
+def _sessions_of_steps(steps: Sequence[Step | Node]) -> Iterator[Readable]:
     """Yield the session of each step that reads one, also of steps inside steps."""
     for step in steps:
         if isinstance(step, Log | RecallStep):
             yield step.session
-        elif isinstance(step, ShrinkingContent | SummarisedContent):
-            yield from _sessions_of_steps(step.steps)
+        yield from _sessions_of_steps(_list_children(step))
 
 
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -586,15 +581,12 @@ def _session_of_history(step: Step) -> Readable | None:
     strategy, log = step.strategy, step.steps[0]
     if not isinstance(strategy, Window) or not strategy.slack:
         return None
-    return log.session if isinstance(log, Log) and log.newest is None else None
+    return log.session if isinstance(log, Log) else None
 
 
 def _is_same_session(first: Readable, second: Readable) -> bool:
-    return (first.session_id, first.storage, first.ends_at) == (
-        second.session_id,
-        second.storage,
-        second.ends_at,
-    )
+    has_same_end = first.ends_at == second.ends_at
+    return first.session_id == second.session_id and first.storage == second.storage and has_same_end
 
 
 def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
@@ -609,13 +601,11 @@ def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int |
     return new_steps
 
 
-def has_moving_content(step: Step) -> bool:
-    """Return whether a step contains content that changes from turn to turn, which is recalled content."""
-    if isinstance(step, RecallStep):
+def has_moving_content(step: Step | Node) -> bool:
+    """Return whether a step or node contains content that changes from turn to turn, which is recalled content."""
+    if isinstance(step, RecallStep) or (isinstance(step, Scope) and step.moves):
         return True
-    if isinstance(step, ShrinkingContent | SummarisedContent):
-        return any(map(has_moving_content, step.steps))
-    return isinstance(step, FixedNode) and _has_moving_node(step.node)
+    return any(map(has_moving_content, _list_children(step)))
 
 
 def depth_of_steps(steps: Sequence[Step]) -> int:
@@ -639,10 +629,6 @@ def _list_children(parent: Step | Node) -> Sequence[Step | Node]:
             return parent.children
         case _:
             return ()
-
-
-def _has_moving_node(node: Node) -> bool:
-    return isinstance(node, Scope) and (node.moves or any(map(_has_moving_node, node.children)))
 
 
 def name_steps(steps: Sequence[Step]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from itertools import accumulate
 
 from acms.log.encoding import is_summary
-from acms.model import Role, Text
+from acms.model import Role
 from acms.plan.nodes import (
     ComposedMessage,
     KeptEnd,
@@ -25,10 +25,18 @@ from acms.plan.nodes import (
 )
 from acms.plan.prefix_cache import find_start, window_length
 from acms.ports import Codec
-from acms.prompt.fit_state import LOWEST_RANK, Leaf, Section, compose_message, omit_leaves, sort_by_rank
+from acms.prompt.fit_state import (
+    LOWEST_RANK,
+    Leaf,
+    Section,
+    build_summary_message,
+    compose_message,
+    omit_leaves,
+    sort_by_rank,
+)
 from acms.prompt.truncate import cut_messages, cut_text, shorten_text
 from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import SUMMARY, wrap_text
+from acms.text.condense import find_level
 
 
 def apply_strategy(
@@ -57,9 +65,9 @@ def cut_mandatory(section: Section, excess: int, codec: Codec) -> None:
     target = section.tokens - excess
     rule, reason = name_of_strategy(section), "it must stay, and nothing else could shrink"
     leaves = _skip_instructions([leaf for leaf in section.leaves() if leaf.mandatory and not leaf.gone])
-    largest_first = sorted(leaves, key=lambda leaf: -leaf.tokens)
-    size = _find_common_size([leaf.tokens for leaf in largest_first], excess)
-    for leaf in largest_first:
+    costs = [leaf.tokens for leaf in leaves]
+    size = find_level(costs, sum(costs) - excess)
+    for leaf in sorted(leaves, key=lambda leaf: -leaf.tokens):
         leaf_excess = max(0, leaf.tokens - size)
         shorten_leaf(section, leaf, max(target, section.tokens - leaf_excess), codec, keep, rule, reason)
     for leaf in leaves:  # the marks of a cut, and words that are cut as a whole, may take more than that size
@@ -74,17 +82,6 @@ def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
         if message is None or message.role is not Role.SYSTEM or any(map(is_summary, message.sources)):
             return leaves[index:]
     return leaves[-1:]
-
-
-def _find_common_size(largest_first: Sequence[int], excess: int) -> int:
-    """Return the size to which all larger ones are cut so that together they are `excess` smaller."""
-    total = 0
-    for count, tokens in enumerate(largest_first, 1):
-        total += tokens
-        size = (total - excess) // count
-        if count == len(largest_first) or size >= largest_first[count]:
-            return max(0, size)
-    return 0
 
 
 def name_of_strategy(section: Section) -> str:
@@ -188,7 +185,7 @@ def summarise_section(
         section.summary_text = ""
     if _apply_summary(section, leaves, target, codec, strategy):
         return
-    frame = codec.cost(_summary_message(strategy, ""))
+    frame = codec.cost(build_summary_message("", strategy.role))
     tokens_up_to = [0, *accumulate([leaf.full_tokens for leaf in leaves])]
     # Replace so many tokens that the other units and a summary of full size take half of the target: then the next
     # messages fit without another summary.
@@ -237,7 +234,11 @@ def _shrink_summarised(
         return
     room = summary.tokens - min(section.tokens - target, section.count_spare_tokens())
     _, message, cost = cut_text(
-        section.summary_text, lambda text: _summary_message(strategy, text), room, codec, KeptEnd.START
+        section.summary_text,
+        lambda text: build_summary_message(text, strategy.role),
+        room,
+        codec,
+        KeptEnd.START,
     )
     if summary.tokens - section.count_spare_tokens() <= cost < summary.tokens:
         summary.write((message,), (cost,), "", "")
@@ -253,7 +254,7 @@ def _apply_summary(
         return False
     covered_leaves = leaves[: section.covered_count]
     text = shorten_text(section.summary_text, strategy.tokens, codec.counter, KeptEnd.START)
-    message = _summary_message(strategy, text)
+    message = build_summary_message(text, strategy.role)
     cost = codec.cost(message)
     replaced_tokens = sum([leaf.tokens for leaf in covered_leaves])
     if section.summary is not None:
@@ -278,10 +279,6 @@ def _has_floor_between(leaf: Leaf, section: Section) -> bool:
         if inner.floor:
             return True
     return False
-
-
-def _summary_message(strategy: Summarise, text: str) -> PromptMessage:
-    return PromptMessage(role=strategy.role, parts=(Text(wrap_text(text, SUMMARY)),))
 
 
 def _group_of_leaf(leaf: Leaf) -> MessageGroup:
@@ -367,14 +364,14 @@ def _cut_leaf(
     node = leaf.node
     if isinstance(node, MessageGroup):
         return ((), *cut_messages(node.messages, leaf.whole_costs or (leaf.full_tokens,), room, codec, keep))
-    pieces = list(leaf.pieces)
+    pieces = leaf.pieces
     index = sort_by_rank(pieces)[-1]
     whole_piece = next(piece for piece in node.pieces if piece.id == pieces[index].id)
 
-    def write(text: str) -> PromptMessage:
-        pieces[index] = whole_piece._replace(text=text)
-        return compose_message(node, pieces)
+    def replace_text(text: str) -> tuple[Piece, ...]:
+        return (*pieces[:index], whole_piece._replace(text=text), *pieces[index + 1 :])
 
-    text, message, cost = cut_text(whole_piece.text, write, room, codec, keep)
-    pieces[index] = whole_piece._replace(text=text)
-    return tuple(pieces), (message,), (cost,)
+    text, message, cost = cut_text(
+        whole_piece.text, lambda text: compose_message(node, replace_text(text)), room, codec, keep
+    )
+    return replace_text(text), (message,), (cost,)

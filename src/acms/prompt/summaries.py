@@ -28,6 +28,7 @@ from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
 from acms.prompt.content import steps_of
+from acms.prompt.fit_state import build_summary_message
 from acms.prompt.steps import FixedNode, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
@@ -215,10 +216,11 @@ class SummaryRun:
         whole: bool = True,
         entries: Iterable[Entry] = (),
     ) -> Loaded | None:
-        """Return how a content is summarised: the stored text, and for how many of its groups it stands.
+        """Return how a content is summarised: the stored text, and how many of its groups it covers.
 
-        `groups` are the whole content, or with `whole=False` the part of a log that `reach` says. In a part, the stored
-        text replaces all that it covers; None if the part does not continue it: then read the whole log and load again.
+        `groups` are the whole content, or with `whole=False` the part of a log that `reach` returns: the stored text
+        stands in front of that part for all messages it covers. Return None if the part does not continue the stored
+        text; the caller then reads the whole log and loads that.
         `entries` are those that the groups show: the summarizer is given their markers, and their privacy is respected.
         """
         entry = await self._read_entry()
@@ -235,15 +237,15 @@ class SummaryRun:
         self.reason = match.reason
         if not match.covers:
             if not whole:
-                return None  # what the stored text covers was not read: the caller must read the whole log
+                return None  # the messages that the stored text covers were not read
             text, watermark = "", None
-        entries_by_id = {entry_shown.id: entry_shown for entry_shown in entries}
-        self._content = content = _LoadedContent(groups, entries_by_id, stamp, text, watermark, match.covers)
+        hidden = 0 if whole else match.covers - 1  # one group, the summary, stands for the groups it covers
+        entries_by_id = {shown.id: shown for shown in entries}
+        self._content = _LoadedContent(groups, entries_by_id, stamp, text, watermark, match.covers, hidden)
         role = summary_coverage.role_of_summary(self.role, groups, whole=whole)
         if whole:
             return Loaded(Summarise(self.id, text, match.covers, self.tokens, role), tuple(groups))
-        content.hidden = match.covers - 1  # one group, the summary, stands for the groups it covers
-        first = MessageGroup((summary_coverage.build_summary_message(text, role),))
+        first = MessageGroup((build_summary_message(text, role),))
         return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *groups[match.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, LogSpan]:

@@ -17,7 +17,7 @@ from acms.compaction import span
 from acms.log.encoding import parts_to_json
 from acms.log.trust import LEADING
 from acms.log.validation import canonical_text
-from acms.model import Entry, Json, KVEntry, Role, Text
+from acms.model import Entry, Json, KVEntry, Role
 from acms.plan.nodes import (
     ComposedMessage,
     FittedPrompt,
@@ -27,11 +27,11 @@ from acms.plan.nodes import (
     Piece,
     Scope,
     Summarise,
+    is_path_inside,
 )
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Turn
-from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import SUMMARY, wrap_text
+from acms.prompt.fit_state import build_summary_message
 
 FIELD = "watermark"
 """Name of the watermark in the metadata of a stored summary."""
@@ -197,11 +197,6 @@ def role_of_summary(requested_role: Role, groups: Iterable[MessageGroup], *, who
     return requested_role if instructing or requested_role not in LEADING else Role.USER
 
 
-def build_summary_message(text: str, role: Role) -> PromptMessage:
-    """Return a stored text as it stands in a prompt."""
-    return PromptMessage(role=role, parts=(Text(wrap_text(text, SUMMARY)),))
-
-
 def drop_repeated_pins(
     tree: Scope, fitted: FittedPrompt, stored_texts: Mapping[str, str]
 ) -> tuple[Scope, tuple[Omission, ...]] | None:
@@ -242,7 +237,7 @@ def _list_scopes(scope: Scope, path: str) -> list[tuple[str, Scope]]:
 
 def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: FittedPrompt) -> bool:
     """Return whether a summary, or everything it covers, is in a prompt."""
-    placements = [placement for placement in fitted.placed if f"{placement.path}/".startswith(f"{path}/")]
+    placements = [placement for placement in fitted.placed if is_path_inside(placement.path, path)]
     if not placements:
         return False
     if any(placement.path == path and placement.rendition == "summary" for placement in placements):
@@ -252,9 +247,7 @@ def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: FittedPro
         summary = build_summary_message(strategy.text, strategy.role)
         if first.messages == (summary,):  # in place of the oldest
             return placements[0].message == summary
-    return not any(
-        omission.gone and f"{omission.path}/".startswith(f"{path}/") for omission in fitted.omissions
-    )
+    return not any(omission.gone and is_path_inside(omission.path, path) for omission in fitted.omissions)
 
 
 def _drop_pins(scope: Scope, texts: Mapping[str, str]) -> Scope:

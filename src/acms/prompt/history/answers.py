@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from acms.model import Context
+from acms.model import Context, Source
 from acms.plan.nodes import MessageGroup, Piece
 from acms.ports import Codec
 from acms.prompt import excerpts
-from acms.prompt.fit_state import compose_message
 from acms.prompt.history import cache_window
 from acms.prompt.history.tool_outputs import is_call
 from acms.prompt.resolve import quote_items
 from acms.prompt.steps import Readable, RecallStep
-from acms.results import ContextItem, ContextItems
+from acms.recall.selection import USER_WORDS
+from acms.results import ContextItem, ContextItems, is_external
+from acms.text.tokenizer import content_terms, split_words
 
 ANSWERS_SHARE = 0.2
 """Share of the budget that the outputs of a turn leave, at most, for what answers its question."""
@@ -28,6 +29,10 @@ SCORE_SHARE = 0.6
 """Share of a recall that is filled by score alone; beyond it an item needs `LEAST_RELEVANCE`."""
 LEAST_RELEVANCE = 0.2
 """Share of the best relevance that an item needs beyond `SCORE_SHARE`."""
+NEGATIONS = frozenset(
+    "no not never none nothing without nor t n't nicht kein keine nie pas jamais nunca não non ne".split()
+)
+"""Words with which a message that holds the words of a fact says something else."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,7 +55,7 @@ class AnswerSearch:
     _turn_ids: frozenset[str] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
-        self._frame_cost = self.codec.cost(excerpts.write_frame(self.codec))
+        self._frame_cost = excerpts.cost_of_frame(self.codec)
 
     @property
     def max_tokens(self) -> int:
@@ -75,12 +80,12 @@ class AnswerSearch:
         if self._measured_tokens > budget:  # a search within the budget finds a part of what was measured
             pieces = await self._quote_answers(self._measured_tokens, visible, context)
             pieces = self._drop_turn(pieces)
-            if pieces and self._cost(pieces) <= budget:
+            if pieces and excerpts.cost_of_block(pieces, self.codec) <= budget:
                 return pieces
         tokens = budget
         while tokens > self._frame_cost:
             pieces = await self._quote_answers(tokens, visible, context, take_all=take_all)
-            excess = self._cost(pieces) - budget
+            excess = excerpts.cost_of_block(pieces, self.codec) - budget
             if excess <= 0:
                 return pieces
             # Search again for less; in proportion if the marks around each piece are a large part of the excess.
@@ -93,9 +98,9 @@ class AnswerSearch:
         """Return the answers found within some tokens, frame included, without what is visible."""
         items: Sequence[ContextItem] = await self._search_cached(tokens - self._frame_cost)
         if not take_all:
-            items = cache_window.select_answers(items, int(tokens * SCORE_SHARE), LEAST_RELEVANCE)
+            items = _select_answers(items, int(tokens * SCORE_SHARE))
         new_items: list[ContextItem] = []
-        for item in excerpts.drop_repeated_facts(items):
+        for item in drop_repeated_facts(items):
             text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
             if text:
                 new_items.append(item if text == item.content else replace(item, content=text))
@@ -117,7 +122,7 @@ class AnswerSearch:
             return 0
         self._measured_tokens = tokens
         pieces = await self._quote_answers(tokens, {}, context)
-        return self._cost(self._drop_turn(pieces))
+        return excerpts.cost_of_block(self._drop_turn(pieces), self.codec)
 
     def _drop_turn(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         """Return pieces without those of the turn that was measured: its earlier calls are named apart."""
@@ -127,12 +132,6 @@ class AnswerSearch:
         """Forget the results, because the log may have changed."""
         self._items_by_tokens.clear()
         self._measured_tokens = 0
-
-    def _cost(self, pieces: tuple[Piece, ...]) -> int:
-        """Return the tokens of a block of pieces; 0 if there are none."""
-        if not pieces:
-            return 0
-        return self.codec.cost(compose_message(excerpts.write_block(pieces, self.codec), pieces))
 
     async def _search_cached(self, tokens: int) -> ContextItems:
         """Search the past within a number of tokens, and note the result in `items`."""
@@ -145,3 +144,52 @@ class AnswerSearch:
 def tokens_for_user_words(budget: int) -> int:
     """Return the tokens for short messages of the user in the log of an agent, of a budget for history and recall."""
     return min(int(budget * USER_WORDS_SHARE), MAX_USER_WORDS)
+
+
+def _select_answers(items: Sequence[ContextItem], min_tokens: int) -> list[ContextItem]:
+    """Return the items worth showing, in their order: a recall fills its budget even with items that say little.
+
+    The items with the best scores are chosen until they take `min_tokens` tokens. After that an item needs a share of
+    the best relevance (`LEAST_RELEVANCE`). Items that are shown as the user's own words are always chosen. The messages
+    of one tool call are one item.
+    """
+    groups: dict[str, list[ContextItem]] = {}
+    for item in items:
+        groups.setdefault(item.group or item.id, []).append(item)
+    best_first = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
+    best_relevance = max((item.relevance for item in items), default=0.0)
+    selected_ids: set[str] = set()
+    tokens = 0
+    for group in best_first:
+        relevance = max(item.relevance for item in group)
+        is_user_words = any(item.why == USER_WORDS for item in group)
+        is_needed = tokens < min_tokens or relevance >= LEAST_RELEVANCE * best_relevance
+        if not is_needed and not is_user_words:
+            continue
+        selected_ids.update(item.id for item in group)
+        tokens += sum(item.token_count for item in group)
+    return [item for item in items if item.id in selected_ids]
+
+
+def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
+    """Drop facts whose words all occur in one short message that is recalled too; a fact of one word stays.
+
+    Not because of a question, a negation or external text: these hold the words without stating the fact.
+    """
+    messages: list[set[int]] = []
+    for item in items:
+        if item.source is Source.FACT or item.group is not None or is_external(item):
+            continue
+        words = split_words(item.content)
+        is_statement = "?" not in item.content and NEGATIONS.isdisjoint(words)
+        terms = set(content_terms(words))
+        if is_statement and len(terms) <= 60:  # a longer text holds many words by chance
+            messages.append(terms)
+    kept_items: list[ContextItem] = []
+    for item in items:
+        if item.source is Source.FACT:
+            terms = set(content_terms(split_words(item.content)))
+            if len(terms) > 1 and any(terms <= message for message in messages):
+                continue
+        kept_items.append(item)
+    return kept_items

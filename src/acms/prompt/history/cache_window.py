@@ -30,15 +30,13 @@ from acms.log.in_force import Replacements, is_automatic_summary, is_sealed
 from acms.log.native_items import EXTRA_FIELDS
 from acms.log.validity import Period, label_at_end
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Text, ToolCall, ToolResult
-from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece, PlacedMessage
+from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece, PlacedMessage, is_path_inside
 from acms.plan.turns import is_question
 from acms.ports import Codec
 from acms.prompt.cache_forecast import find_hoisted_roles
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segments, quote_text
 from acms.prompt_types import PromptMessage, Tool
-from acms.recall.selection import USER_WORDS
-from acms.results import ContextItem
 from acms.text import condense
 from acms.text.records import Record, split_records
 
@@ -295,28 +293,6 @@ def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piec
     )
 
 
-def select_answers(items: Sequence[ContextItem], min_tokens: int, cutoff: float) -> list[ContextItem]:
-    """Return, in their order, the best items until they take `min_tokens` tokens, then those not far below the best.
-
-    The messages of one tool call count as one item. Kept words of the user are all among them.
-    """
-    groups: dict[str, list[ContextItem]] = {}
-    for item in items:
-        groups.setdefault(item.group or item.id, []).append(item)
-    best_first = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
-    best_relevance = max((item.relevance for item in items), default=0.0)
-    selected_ids: set[str] = set()
-    tokens = 0
-    for group in best_first:
-        relevance = max(item.relevance for item in group)
-        is_kept = any(item.why == USER_WORDS for item in group)
-        if tokens >= min_tokens and relevance < cutoff * best_relevance and not is_kept:
-            continue
-        selected_ids.update(item.id for item in group)
-        tokens += sum(item.token_count for item in group)
-    return [item for item in items if item.id in selected_ids]
-
-
 def collect_visible_texts(
     groups: Sequence[MessageGroup], blocks: Sequence[Block], entries: Mapping[str, Quotable]
 ) -> dict[str, str]:
@@ -399,7 +375,7 @@ def _is_visible(content: str, record: Record, shown_text: str) -> bool:
 
 def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:
     """Return the ids of the entries that groups show."""
-    return frozenset(id for group in groups for message in group.messages for id in message.sources)
+    return frozenset(id for group in groups for id in group.sources)
 
 
 # ── what a fit left out ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -409,7 +385,7 @@ def list_lost_entries(fitted: FittedPrompt, path: str) -> set[str]:
     """Return the ids of the entries that a fit left out of the history at a path of the prompt tree."""
     lost_ids: set[str] = set()
     for omission in fitted.omissions:
-        if omission.gone and f"{omission.path}/".startswith(f"{path}/"):
+        if omission.gone and is_path_inside(omission.path, path):
             lost_ids.update(omission.ids)
     return lost_ids
 
@@ -420,7 +396,7 @@ def drop_lost_entries(
     """Return a window without the entries that were left out of its nodes: it starts at the first group still shown."""
     first_group: MessageGroup | None = None
     for node in nodes:
-        if isinstance(node, MessageGroup) and node.first and lost_ids.isdisjoint(visible_ids([node])):
+        if isinstance(node, MessageGroup) and node.first and lost_ids.isdisjoint(node.sources):
             first_group = node
             break
     blocks: list[Block] = []
@@ -430,7 +406,7 @@ def drop_lost_entries(
     return window._replace(
         start_tokens=window.start_tokens if first_group is None else first_group.before,
         first_version=window.first_version if first_group is None else first_group.first,
-        front_entries=tuple([entry for entry in window.front_entries if entry[0] not in lost_ids]),
+        front_entries=tuple([(id, tokens) for id, tokens in window.front_entries if id not in lost_ids]),
         blocks=tuple(blocks),
     )
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from acms.model import Context
 from acms.plan import turns
-from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
+from acms.plan.nodes import MessageGroup, Piece
 from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.history import cache_window
 from acms.prompt.history.cache_window import CacheWindow
+from acms.prompt.history.earlier_calls import write_earlier_calls
 from acms.prompt.history.placed import HistoryRead
 from acms.prompt.history.reader import HistoryReader, HistoryRequest
 from acms.prompt.history.tool_outputs import LEAST_SHOWN, CallCutter, is_call
@@ -119,10 +120,7 @@ class NewWindow:
 
     def _block_cost(self, pieces: tuple[Piece, ...]) -> int:
         """Return the raw tokens of a block of pieces; 0 without any."""
-        return self._request.cost([self._write_block(pieces)]) if pieces else 0
-
-    def _write_block(self, pieces: tuple[Piece, ...]) -> ComposedMessage:
-        return excerpts.write_block(pieces, self._request.codec)
+        return excerpts.cost_of_block(pieces, self._request.codec)
 
     # ── the newest turn ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,7 +218,7 @@ class NewWindow:
         request = self._request
         if sum(map(is_call, self.history.groups[self._turn_start :])) < 2:
             return 0
-        frame_cost = request.codec.cost(excerpts.write_frame(request.codec))
+        frame_cost = excerpts.cost_of_frame(request.codec)
         tokens = frame_cost + int(request.budget * EARLIER_CALLS_SHARE)
         return tokens if tokens <= request.budget // 3 else 0
 
@@ -231,11 +229,7 @@ class NewWindow:
     def _list_unrecalled_turn(self) -> list[MessageGroup]:
         """Return the groups of the turn that are neither shown nor recalled."""
         recalled_ids = {id for piece in self.pieces for id in piece.sources}
-        return [
-            group
-            for group in self._list_hidden_turn()
-            if recalled_ids.isdisjoint(cache_window.visible_ids([group]))
-        ]
+        return [group for group in self._list_hidden_turn() if recalled_ids.isdisjoint(group.sources)]
 
     def _name_earlier_calls(self, groups: Sequence[MessageGroup], free_tokens: int) -> tuple[Piece, ...]:
         """Return calls in short, within half of the free tokens or what is reserved for them.
@@ -243,12 +237,10 @@ class NewWindow:
         The other half is for the calls to come.
         """
         codec = self._request.codec
-        frame_cost = codec.cost(excerpts.write_frame(codec))
+        frame_cost = excerpts.cost_of_frame(codec)
         line_tokens = int(self._request.budget * EARLIER_CALLS_SHARE)
         tokens = max(free_tokens // 2, min(free_tokens, line_tokens + frame_cost))
-        return excerpts.write_earlier_calls(
-            groups, codec.counter, line_tokens=line_tokens, tokens=tokens - frame_cost
-        )
+        return write_earlier_calls(groups, codec.counter, line_tokens=line_tokens, tokens=tokens - frame_cost)
 
     # ── the recall ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -395,7 +387,7 @@ class NewWindow:
                 self._cut_again(index)
 
     def _show_more(self, start: int, end: int, budget: int) -> None:
-        """Show more of what is cut among some groups, the newest first, while all groups and pieces fit a budget.
+        """Show more of the cut groups between two indexes, the newest first, while everything shown fits a budget.
 
         The newest group of all has its share already: see `_cut_outputs`.
         """

@@ -1,6 +1,7 @@
 """A history as it is read from the log, and as it is placed in a prompt.
 
-The passages recalled for a turn form a *block*, which stands among the messages of the history.
+The passages recalled for a turn form a *block*, which stands among the messages of the history. Some entries stand *in
+front*, before all groups: system messages, summaries, and a question that is older than the messages shown.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class HistoryRead(NamedTuple):
 
     span: LogSpan
     groups: list[MessageGroup]
-    #: System messages, summaries and a question before the groups. Their ids follow, each with the tokens of the text
-    #: shown: a summary has texts of several lengths. A message has 0, or the tokens that it was cut to.
+    #: The groups in front. The ids of their entries follow, each with the tokens of the text shown: a summary has texts
+    #: of several lengths. A message has 0, or the tokens that it was cut to.
     front: list[MessageGroup]
     front_entries: tuple[tuple[str, int], ...]
     #: Whether the groups are all active messages: no summary replaces any of them.
@@ -94,10 +95,8 @@ class PlacedHistory(NamedTuple):
                 warnings.append(f"{name}: {shown_tokens:,} of {whole_tokens:,} tokens of {id} are shown")
             else:
                 older_counts.append((whole_tokens, shown_tokens))
-        whole_tokens, shown_tokens = (
-            sum(tokens[0] for tokens in older_counts),
-            sum(tokens[1] for tokens in older_counts),
-        )
+        whole_tokens = sum(whole for whole, _ in older_counts)
+        shown_tokens = sum(shown for _, shown in older_counts)
         if shown_tokens < whole_tokens / 2:
             warnings.append(
                 f"older messages are cut: {shown_tokens:,} of {whole_tokens:,} tokens of "
@@ -112,17 +111,17 @@ class PlacedHistory(NamedTuple):
         return 0 < shown_tokens <= free_tokens
 
     def _find_newest_ids(self) -> Collection[str]:
-        newest = next((node for node in reversed(self.nodes) if isinstance(node, MessageGroup)), None)
-        return () if newest is None else cache_window.visible_ids([newest])
+        """Return the ids of the entries that the newest group shows."""
+        groups = [node for node in self.nodes if isinstance(node, MessageGroup)]
+        return groups[-1].sources if groups else ()
 
     def list_older(self, path: str) -> list[Omission]:
         """Return the ledger's records of the messages that are older than the start of the history."""
         reason = "older than the newest messages, with which the history begins"
         omissions: list[Omission] = []
         for group in self.older:
-            ids = tuple([id for message in group.messages for id in message.sources])
             tokens = sum([message.tokens or 0 for message in group.messages])
-            omissions.append(Omission(ids, path, "window", reason, tokens))
+            omissions.append(Omission(group.sources, path, "window", reason, tokens))
         return omissions
 
 

@@ -1,4 +1,8 @@
-"""Reads the part of a log that a history shows: its newest messages, or those of a stored window."""
+"""Reads the part of a log that a history shows: its newest messages, or those of a stored window.
+
+`acms.prompt.history.placed` says what stands in front of a history, and `acms.prompt.history.cache_window` what a
+window is.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import EntryGroup, is_sealed
+from acms.log.summary_levels import Level
 from acms.model import Context, Entry, Kind
 from acms.plan import turns
 from acms.plan.nodes import ComposedMessage, MessageGroup
@@ -92,7 +97,7 @@ class HistoryReader:
         """Read the part of the log that a window shows."""
         span = await self._session.read_span(since=window.start_tokens, began=window.began_at)
         entries = self._request.entries
-        front = [self._build_front_group(entries[id], tokens, span) for id, tokens in window.front_entries]
+        front = [self._restore_front_group(entries[id], tokens, span) for id, tokens in window.front_entries]
         sealed_summary = next((entries[id] for id, _ in window.front_entries if is_sealed(entries[id])), None)
         units = span.units
         if sealed_summary is not None:
@@ -121,11 +126,9 @@ class HistoryReader:
             groups = self._build_groups(
                 [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
             )
-        front_entries = self._choose_levels(summaries, self._summaries_budget(groups), span)
-        if summaries and not front_entries:
+        front, front_entries = self._choose_summaries(summaries, self._summaries_budget(groups), span)
+        if summaries and not front:
             self.warnings.append("no summary of what is older fits: even the shortest takes half of the room")
-        entries = self._request.entries
-        front = [self._build_front_group(entries[id], tokens, span) for id, tokens in front_entries]
         groups = cache_window.strip_old_reasoning(groups, span.version)
         is_complete = span.whole and not summaries
         history = HistoryRead(span, groups, front, front_entries, is_complete, labels)
@@ -173,7 +176,7 @@ class HistoryReader:
 
     def put_in_front(self, history: HistoryRead, entry_id: str, tokens: int) -> HistoryRead:
         """Put a message of the user in front of a history, cut to a number of tokens if that is not 0."""
-        question = self._build_front_group(self._request.entries[entry_id], tokens, history.span)
+        question = self._build_front_message(self._request.entries[entry_id], tokens, history.span)
         front_entries = (*history.front_entries, (entry_id, tokens))
         return history._replace(front=[*history.front, question], front_entries=front_entries)
 
@@ -185,31 +188,46 @@ class HistoryReader:
             return share
         return max(share, request.budget - request.cost(self._cutter.cut(groups, {})))
 
-    def _choose_levels(
+    def _choose_summaries(
         self, summaries: Sequence[Entry], budget: int, span: LogSpan
-    ) -> tuple[tuple[str, int], ...]:
-        """Return the newest summaries that fit, each with the tokens of the longest of its texts that fits.
+    ) -> tuple[list[MessageGroup], tuple[tuple[str, int], ...]]:
+        """Return the newest summaries that fit, in the longest of their texts that fits, and their `front_entries`.
 
         The newest is shown also if its shortest text takes more, up to half of the budget for history and recall.
         """
-        newest_first: list[tuple[str, int]] = []
+        groups: list[MessageGroup] = []
+        front_entries: list[tuple[str, int]] = []
         for entry in reversed(summaries):
             level = summary_levels.choose_level(entry, budget)
-            cost = self._request.cost([self._build_front_group(entry, level.tokens, span)])
-            if cost > budget and (newest_first or cost > self._request.budget // 2):
+            group = self._build_front_summary(entry, level, span)
+            cost = self._request.cost([group])
+            if cost > budget and (groups or cost > self._request.budget // 2):
                 break
-            newest_first.append((entry.id, level.tokens))
+            groups.insert(0, group)
+            front_entries.insert(0, (entry.id, level.tokens))
             budget -= cost
-        return tuple(reversed(newest_first))
+        return groups, tuple(front_entries)
 
-    def _build_front_group(self, entry: Entry, tokens: int, span: LogSpan) -> MessageGroup:
-        """Return an entry for the front with its label; `tokens` name the text of a summary, or limit a message."""
-        self._request.entries[entry.id] = entry
+    def _restore_front_group(self, entry: Entry, tokens: int, span: LogSpan) -> MessageGroup:
+        """Return an entry in front as a stored window shows it; `tokens` are those of its `front_entries`."""
+        if entry.kind is not Kind.SUMMARY:
+            return self._build_front_message(entry, tokens, span)
         levels = summary_levels.levels_of_summary(entry)
-        level = next((level for level in levels if level.tokens == tokens), None)
-        shown_entry = entry if level is None else summary_levels.at_level(entry, level)
+        level = next((level for level in levels if level.tokens == tokens), levels[-1])
+        return self._build_front_summary(entry, level, span)
+
+    def _build_front_summary(self, entry: Entry, level: Level, span: LogSpan) -> MessageGroup:
+        """Return a summary with its label, in one of its texts."""
+        shown_entry = summary_levels.at_level(entry, level)
         (group,) = self._build_groups([EntryGroup((shown_entry,))], {entry.id: label_in_front(entry, span)})
-        return group if level is not None or not tokens else self._cutter.shorten_question(group, tokens)
+        # A manifest quotes the stored entry, which has all texts.
+        self._request.entries[entry.id] = entry
+        return group
+
+    def _build_front_message(self, entry: Entry, limit: int, span: LogSpan) -> MessageGroup:
+        """Return a message with its label, cut to a limit if that is not 0."""
+        (group,) = self._build_groups([EntryGroup((entry,))], {entry.id: label_in_front(entry, span)})
+        return self._cutter.shorten_question(group, limit) if limit else group
 
     def _build_groups(
         self, units: Sequence[EntryGroup[Entry]], labels: Mapping[str, str]

@@ -55,7 +55,8 @@ class StableHistory:
     @property
     def warnings(self) -> list[str]:
         """Warnings for the caller about the last placement."""
-        return [*self._reader.warnings, *(() if self._record is None else self._record.warnings)]
+        record_warnings = [] if self._record is None else self._record.warnings
+        return [*self._reader.warnings, *record_warnings]
 
     # ── the stored window ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +176,7 @@ class StableHistory:
             [*history.front, *groups], window.blocks, self._request.entries
         )
         pieces = await answers.find(recall_budget, visible, self._context)
-        if pieces and self._request.cost([self._write_block(pieces)]) > self._tokens_left(window, history):
+        if pieces and self._block_cost(pieces) > self._tokens_left(window, history):
             return None
         return window._replace(blocks=(*window.blocks, self._build_block(history, index, pieces)))
 
@@ -217,8 +218,7 @@ class StableHistory:
         history = chosen.history._replace(groups=chosen.cut_chosen_groups())
         pieces = chosen.pieces
         question = find_missing_question(history, chosen.older_groups)
-        block = [self._write_block(pieces)] if pieces else []
-        shown_cost = self._request.cost([*history.front, *history.groups, *block])
+        shown_cost = self._request.cost([*history.front, *history.groups]) + self._block_cost(pieces)
         if question and shown_cost + self._request.cost([question]) <= self._request.budget:
             question_id = question.messages[0].sources[0]
             history = self._reader.put_in_front(history, question_id, 0)
@@ -304,6 +304,9 @@ class StableHistory:
         after = history.span.version if index >= len(groups) else groups[index].first - 1
         query = "" if self.answers is None else self.answers.step.query
         return cache_window.build_recall_block(after, query, pieces, self._request.entries)
+
+    def _block_cost(self, pieces: tuple[Piece, ...]) -> int:
+        return excerpts.cost_of_block(pieces, self._request.codec)
 
     def _write_block(self, pieces: tuple[Piece, ...], explanation: str = EXCERPTS) -> ComposedMessage:
         return excerpts.write_block(pieces, self._request.codec, explanation)
