@@ -274,6 +274,12 @@ class Builder(Recipe):
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
+        max_tokens = tokens if budget is None else budget
+        if max_tokens is not None:
+            field = "tokens" if budget is None else "budget"
+            max_tokens = validation.validate_integer(max_tokens, field, maximum=validation.BUDGET)
+        if scope not in (None, "session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         query = validation.validate_query(query)
         options: dict[str, Any] = {
             "min_relevance": validation.validate_fraction(min_relevance, "min_relevance"),
@@ -283,15 +289,10 @@ class Builder(Recipe):
             "limit": None if limit is None else validation.validate_integer(limit, "limit", minimum=1),
             "include_superseded": bool(include_superseded),
         }
-        if scope not in (None, "session", "namespace"):
-            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
-        cap, field = (tokens, "tokens") if budget is None else (budget, "budget")
-        if cap is not None:
-            cap = validation.validate_integer(cap, field, maximum=validation.BUDGET)
         step = RecallStep(
             session=_validate_session(self._unwrap(session)),
             query=query,
-            tokens=cap,
+            tokens=max_tokens,
             priority=_validate_priority(priority),
             in_place=bool(in_place),
             keeps_position=validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,

@@ -44,11 +44,10 @@ def predict_cache(
     if previous is None:
         return replace(prediction, reason="there is no earlier prompt to compare with")
     hoisted_roles = find_hoisted_roles(codec.normal)
-    previous_read, current_read = (
-        _sort_as_read(previous, hoisted_roles),
-        _sort_as_read(current, hoisted_roles),
-    )
-    old_messages, new_messages = [sent for _, sent in previous_read], [sent for _, sent in current_read]
+    previous_read = _sort_as_read(previous, hoisted_roles)
+    current_read = _sort_as_read(current, hoisted_roles)
+    old_messages = [sent for _, sent in previous_read]
+    new_messages = [sent for _, sent in current_read]
     preamble_change = _find_preamble_change(current, previous, key)
     if preamble_change is not None:
         changed_part, reason = preamble_change
@@ -237,7 +236,7 @@ def _describe_tools_change(previous: Manifest, current: Manifest) -> str:
 
 
 def _explain_first_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
-    """Describe in words the first difference between two prompts."""
+    """Describe in words the first difference between two prompts: their messages at an index."""
     if index == len(old_messages):
         added_count = len(new_messages) - index
         if not added_count:
@@ -248,15 +247,20 @@ def _explain_first_change(old_messages: Sequence[Sent], new_messages: Sequence[S
     if index == len(new_messages):
         return f"this prompt ends where the earlier one went on with {old_sent.path}"
     new_sent = new_messages[index]
-    if old_sent.moves:
+    path, renditions = new_sent.path, (old_sent.rendition, new_sent.rendition)
+    is_recalled_every_turn = old_sent.moves
+    if is_recalled_every_turn:
         return f"what was recalled stood here: {old_sent.path} is chosen anew every turn"
-    if old_sent.path != new_sent.path:
+    if old_sent.path != path:
         is_later = any(later_sent.hash == new_sent.hash for later_sent in old_messages[index:])
-        return f"{old_sent.path} is gone" if is_later else f"{new_sent.path} stands where {old_sent.path} was"
-    if "pieces" in (old_sent.rendition, new_sent.rendition):
-        return f"{new_sent.path}: {_describe_pieces_change(old_sent, new_sent)}"
-    if "summary" in (old_sent.rendition, new_sent.rendition) or not (new_sent.first and old_sent.first):
-        return f"{new_sent.path}: {_describe_text_change(old_sent, new_sent)}"
+        return f"{old_sent.path} is gone" if is_later else f"{path} stands where {old_sent.path} was"
+    has_pieces = "pieces" in renditions
+    if has_pieces:
+        return f"{path}: {_describe_pieces_change(old_sent, new_sent)}"
+    is_summarised = "summary" in renditions
+    is_written_by_caller = not (old_sent.first and new_sent.first)  # only messages of a log have versions
+    if is_summarised or is_written_by_caller:
+        return f"{path}: {_describe_text_change(old_sent, new_sent)}"
     return _describe_history_change(old_messages, new_messages, index)
 
 
@@ -284,9 +288,9 @@ def _list_changed_names(names: Sequence[str], change: str) -> list[str]:
 def _describe_text_change(old_sent: Sent, new_sent: Sent) -> str:
     if new_sent.rendition != "summary":
         return "the text changed"
-    return (
-        "the summary changed" if old_sent.rendition == "summary" else "a summary stands for what began here"
-    )
+    if old_sent.rendition == "summary":
+        return "the summary changed"
+    return "a summary stands for what began here"
 
 
 def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
@@ -302,11 +306,9 @@ def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequenc
     if any(other.hash == new_sent.hash for other in old_messages[index:]):
         left_versions = _format_versions(old_sent.first, max(old_sent.first, new_sent.first - 1))
         is_inside = index > 0 and old_messages[index - 1].path == old_sent.path
-        return (
-            f"{path}: {left_versions} left"
-            if is_inside
-            else f"the start of {path} moved: {left_versions} left"
-        )
+        if is_inside:
+            return f"{path}: {left_versions} left"
+        return f"the start of {path} moved: {left_versions} left"
     if any(other.hash == old_sent.hash for other in new_messages[index:]):
         added_versions = _format_versions(new_sent.first, max(new_sent.first, old_sent.first - 1))
         return f"{path}: {added_versions} came in before v{old_sent.first}"

@@ -35,12 +35,15 @@ async def gather_window(
     head = await storage.head(context)
     version = version_of(head, at)
     latest = await replacements_at(storage, context, head, version)
+
+    async def gather(replacements: Replacements) -> LogSpan:
+        return await gather_newest(storage, context, at, frame, budget, redactor, replacements)
+
     # Without automatic summaries at first; after an erasure a summary may be all that is left, so they take effect.
-    replacements = latest if head.epoch else latest.without_automatic_after(0)
-    span = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
+    span = await gather(latest if head.epoch else latest.without_automatic_after(0))
     length = _measure_window(span, scale, slack)
     span = replace(span, window_length=length)
-    if replacements is latest or not span.units:
+    if head.epoch or not span.units:
         return span
     tokens = count_tokens_before(span.units[-1])
     # With the default slack, two windows fill a budget: a shorter log is shown whole, without summaries.
@@ -48,41 +51,29 @@ async def gather_window(
         return span
     began = window_start(tokens, length)
     versions = [unit.version for unit in span.units if count_tokens_before(unit) >= began]
-    return await _apply_summaries(
-        storage,
-        context,
-        at,
-        frame,
-        budget,
-        redactor,
-        span,
-        latest,
-        latest.without_automatic_after(min(versions, default=version)),
-    )
+    replacements = latest.without_automatic_after(min(versions, default=version))
+    covered_versions: list[int] = []
+    for summary in filter(is_automatic_summary, replacements.substitutes):
+        covered_versions += [last for _, last in summary.replaces]
+    if not covered_versions:
+        return span
+    summarised_span = await gather(replacements)
+    return _join_summaries(span, summarised_span, max(covered_versions), latest, replacements)
 
 
-async def _apply_summaries(
-    storage: StorageBackend,
-    context: str,
-    at: int | None,
-    frame: Frame,
-    budget: int,
-    redactor: Redactor,
+def _join_summaries(
     span: LogSpan,
+    summarised_span: LogSpan,
+    last_covered: int,
     latest: Replacements,
     replacements: Replacements,
 ) -> LogSpan:
-    """Return a span of a log with its automatic summaries in place of the messages they replace."""
-    covered_versions = [
-        versions
-        for summary in filter(is_automatic_summary, replacements.substitutes)
-        for versions in summary.replaces
-    ]
-    if not covered_versions:
-        return span
-    last_covered = max(last for _, last in covered_versions)
-    span_with_summaries = await gather_newest(storage, context, at, frame, budget, redactor, replacements)
-    messages = [unit for unit in span_with_summaries.units if unit.entries[0].kind is Kind.MESSAGE]
+    """Return a span with its automatic summaries in place of the messages they replace.
+
+    `summarised_span` was read with the summaries, which cover messages up to the version `last_covered`. Messages
+    before that which no summary covers are shown in front, and summaries made later are not shown.
+    """
+    messages = [unit for unit in summarised_span.units if unit.entries[0].kind is Kind.MESSAGE]
     kept_units = [unit for unit in messages if unit.version < last_covered]
     gathered_ids = _entry_ids(span.units)
     kept_older_units = [unit for unit in kept_units if gathered_ids.isdisjoint(_entry_ids([unit]))]
