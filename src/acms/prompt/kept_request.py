@@ -75,7 +75,7 @@ def keep_request(
     # The hash of the payload is kept only if the request can be written again word for word.
     is_changed = redactor.mode is not None
     for sent in manifest.messages:
-        if any(_is_foreign(id, own_logs) for id in _list_sources(sent)):
+        if any(_is_foreign(id, own_logs) for id in sent.entries):
             kept_message = _keep_foreign(sent, actors)
         else:
             kept_message = _keep_own(sent, redactor)
@@ -88,10 +88,14 @@ def keep_request(
 
 def drop_own_words(manifest: Manifest) -> Manifest:
     """Return a kept request without the caller's own text, for one that is too large to be kept whole."""
+
+    def blank_text(text: str, _next_entry_id: str) -> tuple[Segment, ...]:
+        return ("\n" if "\n" in text else " ",)
+
     messages: list[Sent] = []
     for sent in manifest.messages:
         hash = sent.hash if sent.sources else _hash_of_ids(sent)
-        messages.append(_change_literals(sent, _blank_text)._replace(hash=hash))
+        messages.append(_change_literals(sent, blank_text)._replace(hash=hash))
     tools: list[Tool] = []
     for tool in manifest.tools:
         description = sha256(repr(tool).encode()).hexdigest()[:16]
@@ -99,23 +103,9 @@ def drop_own_words(manifest: Manifest) -> Manifest:
     return replace(manifest, messages=tuple(messages), tools=tuple(tools), payload="")
 
 
-def _blank_text(text: str, _next_entry_id: str) -> tuple[Segment, ...]:
-    """Return a line break for a text with one, else a blank: nothing else of the text is kept."""
-    return ("\n" if "\n" in text else " ",)
-
-
 def _is_foreign(id: str, own_logs: AbstractSet[str]) -> bool:
     parsed = parse_entry_id(id)
     return parsed is not None and parsed[0] not in own_logs
-
-
-def _list_sources(sent: Sent) -> list[str]:
-    """Return the ids of all entries that a message shows or quotes."""
-    ids = list(sent.sources)
-    for part in sent.parts:
-        if isinstance(part, Written):
-            ids += [quote.entry for quote in part.quotes]
-    return ids
 
 
 def _keep_own(sent: Sent, redactor: Redactor) -> Sent:

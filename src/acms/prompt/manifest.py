@@ -107,6 +107,14 @@ class Sent(NamedTuple):
     first: int = 0
     last: int = 0
 
+    @property
+    def entries(self) -> list[str]:
+        """Ids of the entries that it shows or quotes; an id may be repeated."""
+        ids = list(self.sources)
+        for part in self.parts:
+            ids += [part.entry] if isinstance(part, Whole) else [quote.entry for quote in part.quotes]
+        return ids
+
 
 class Read(NamedTuple):
     """A log that was read, and the version it was read at."""
@@ -160,15 +168,7 @@ class Manifest:
     @cached_property
     def entries(self) -> tuple[str, ...]:
         """Ids of the entries whose text is shown, each once, in the order of the prompt."""
-        ids: dict[str, None] = {}
-        for message in self.messages:
-            ids.update(dict.fromkeys(message.sources))
-            for part in message.parts:
-                if isinstance(part, Whole):
-                    ids[part.entry] = None
-                else:
-                    ids.update(dict.fromkeys([quote.entry for quote in part.quotes]))
-        return tuple(ids)
+        return tuple(dict.fromkeys([id for message in self.messages for id in message.entries]))
 
     def to_json(self) -> dict[str, Json]:
         """Return it as a JSON object without empty fields."""

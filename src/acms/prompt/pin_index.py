@@ -93,13 +93,10 @@ def validate_pin_metadata(metadata: PinMetadata) -> PinMetadata:
     label = validation.optional_name(metadata.label, "label")
     if label is not None and len(label.splitlines()) > 1:
         raise ValidationError("must be one line", field="label")
-    role = None if metadata.role is None else validation.parse_choice(metadata.role, Role, "role")
-    if role is not None and role not in _ROLES:
-        raise ValidationError(f"{role.value!r} is not one of {', '.join(_ROLES)}", field="role")
     when = metadata.updated_at
     return PinMetadata(
         label=label,
-        role=role,
+        role=None if metadata.role is None else parse_block_role(metadata.role),
         priority=None if metadata.priority is None else _validate_number(metadata.priority, "priority"),
         tags=_validate_tags(metadata.tags),
         updated_at=None if when is None else validation.validate_integer(when, "updated_at", maximum=_SAFE),
@@ -179,11 +176,6 @@ def pin_of_key(index: Json, where: str, key: str) -> Pin:
     """Return the pin of a key; `KeyError` if the key is not pinned."""
     stored = _pins_of_index(_open_index(index, where))[key]
     return Pin(key, _metadata_from_json(stored, key, where))
-
-
-def has_pin(index: Json, where: str, key: str) -> bool:
-    """Return whether a key is pinned."""
-    return key in _pins_of_index(_open_index(index, where))
 
 
 def _open_index(index: Json, where: str) -> Mapping[str, Json]:
@@ -332,8 +324,8 @@ def parse_pin_strategy(value: object) -> Truncate | Omit:
     )
 
 
-def block_role(value: object) -> Role:
-    """Return the role of a block: system, developer or user."""
+def parse_block_role(value: object) -> Role:
+    """Return a role that a block of pins may have: system, developer or user."""
     role = validation.parse_choice(value, Role, "role")
     if role not in _ROLES:
         raise ValidationError(f"{role.value!r} is not one of {', '.join(_ROLES)}", field="role")

@@ -108,12 +108,10 @@ class KVPinRegistry:
 
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
             nonlocal was_pinned
-            was_pinned = entry is not None and pin_index.has_pin(entry.data, self.index_key, key)
-            if entry is None or not was_pinned:
-                return None
-            return pin_index.remove_pin(
-                entry.data, self.index_key, key, now=self._timestamp()
-            ), entry.metadata
+            data = _data_of_entry(entry)
+            index = pin_index.remove_pin(data, self.index_key, key, now=self._timestamp())
+            was_pinned = index is not data
+            return (index, entry.metadata) if entry is not None and was_pinned else None
 
         await change_entry(self._store, self.index_key, change)
         return was_pinned
@@ -209,7 +207,7 @@ class PinnedKV:
             max_pins, "max_pins", minimum=1, maximum=pin_index.MOST_PINS
         )
         self._strategy = pin_index.parse_pin_strategy(strategy)
-        self._role = pin_index.block_role(role)
+        self._role = pin_index.parse_block_role(role)
         self._priority = validation.validate_integer(priority, "priority")
         if format is not None and not callable(format):
             raise ValidationError(f"must be a function, not {type(format).__name__}", field="format")
@@ -246,13 +244,12 @@ class PinnedKV:
                 continue
             pinned = Pinned(pin.key, entry.data, pin.metadata)
             texts.append((pin.key, pin_index.apply_formatter(pinned, self.namespace, self._format)))
-        missing = tuple(missing_keys)
         tell: Callable[[Event], object] | None = getattr(request, "tell", None)
         if tell is not None:
             tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
-            if missing or pins_beyond:
+            if missing_keys or pins_beyond:
                 beyond_keys = tuple(pin.key for pin in pins_beyond)
-                tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=beyond_keys))
+                tell(PinsSkipped(namespace=self.namespace, missing=tuple(missing_keys), beyond=beyond_keys))
         return pin_index.build_pin_block(
             self.namespace,
             texts,

@@ -33,6 +33,7 @@ from acms.observability.logging import correlation_id, log_event, safe_error
 from acms.ports import HasRecords, StorageBackend
 from acms.privacy.redactor import Redactor
 from acms.prompt.cache_forecast import count_shared_messages, predict_cache
+from acms.prompt.excerpts import find_own_logs
 from acms.prompt.kept_request import (
     drop_own_words,
     foreign_sources,
@@ -111,7 +112,7 @@ class RenderLog:
         Return None if the log does not exist yet or cannot be read: the render goes on and is not kept.
         """
         try:
-            if not await self._has_log():
+            if await self._find_records() is None:
                 return None
             self._head = await self._storage.head(self._context)
         except Exception as error:
@@ -119,10 +120,12 @@ class RenderLog:
             return None
         return self
 
-    async def _has_log(self) -> bool:
-        """Look up the context; return whether it exists and its store keeps records."""
+    async def _find_records(self) -> HasRecords | None:
+        """Look up the context; return the store of its records, or None without a context or if it keeps none."""
         self._context = self._context or await self._find_context() or ""
-        return bool(self._context) and isinstance(self._storage, HasRecords)
+        if not self._context or not isinstance(self._storage, HasRecords):
+            return None
+        return self._storage
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,7 +149,7 @@ class RenderLog:
         if head is None or not isinstance(storage, HasRecords):
             return
         try:
-            lineage = await self._lineage()
+            lineage = find_own_logs(await self._storage.context(self._context))
             sent_manifest = await in_thread(manifest)
             actors = await self._actors(foreign_sources(sent_manifest, lineage))
             kept_manifest = await in_thread(
@@ -169,10 +172,11 @@ class RenderLog:
 
     async def clear(self) -> None:
         """Delete every row."""
-        if await self._has_log() and isinstance(self._storage, HasRecords):
+        storage = await self._find_records()
+        if storage is not None:
             await self.idle()
             for name in self._names():
-                await self._replace_record(self._storage, name, {})
+                await self._replace_record(storage, name, {})
 
     async def _add_row(self, storage: HasRecords, row: _Row, epoch: int) -> None:
         """Add a row to the newest record, unless something was erased since it was made.
@@ -227,10 +231,6 @@ class RenderLog:
             except ConflictError:
                 continue
         log_event(logging.WARNING, "render_log_not_changed", context=self._context, record=name)
-
-    async def _lineage(self) -> frozenset[str]:
-        context = await self._storage.context(self._context)
-        return frozenset([context.id, *(owner for owner, _ in context.lineage)])
 
     async def _actors(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the speakers of some entries, by id."""
@@ -287,8 +287,8 @@ class RenderLog:
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that have not expired, newest first, and delete the expired ones."""
-        storage = self._storage
-        if not await self._has_log() or not isinstance(storage, HasRecords):
+        storage = await self._find_records()
+        if storage is None:
             return []
         await self.idle()
         now = to_microseconds(datetime.now(UTC))
