@@ -190,11 +190,7 @@ def summarise_section(
     # Replace so many tokens that the other units and a summary of full size take half of the target: then the next
     # messages fit without another summary.
     min_replaced_tokens = tokens_up_to[-1] + frame + strategy.tokens - (target - target // 2)
-    new_count = (
-        min(replaceable_count, bisect_left(tokens_up_to, min_replaced_tokens, lo=1))
-        if replaceable_count
-        else 0
-    )
+    new_count = min(replaceable_count, bisect_left(tokens_up_to, min_replaced_tokens, lo=1))
     max_tokens = min(strategy.tokens, tokens_up_to[new_count] - frame - 1)
     if new_count > section.covered_count and max_tokens > 0:
         groups = tuple([_group_of_leaf(leaf) for leaf in leaves[section.covered_count : new_count]])
