@@ -445,7 +445,7 @@ async def test_documents_and_search_results_of_the_user_go_back_to_claude_as_the
     session = ACMS("s", MemoryStorage(), None)
     content = [{"type": "text", "text": "see"}, block, {"type": "text", "text": "q"}]
     await session.ingest({"role": "user", "content": content})
-    codec = AnthropicMessages("claude-opus-5-5")
+    codec = AnthropicMessages("claude-opus-5-5", cache_history=False)
     request = await Prompt(codec).history(session).render(budget=50_000)
     assert request.payload["messages"] == [{"role": "user", "content": content}]
     assert request.warnings == ()

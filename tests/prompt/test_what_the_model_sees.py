@@ -344,7 +344,7 @@ async def test_a_block_of_facts_says_that_it_holds_facts() -> None:
         rendered = await _prompt_for_question(session, question).user(question).render(budget=250)
     (block,) = [one.text for one in rendered.placed if one.text.startswith("<recalled>")]
     explanation, _, excerpts = block.removeprefix("<recalled>\n").partition("\n\n")
-    assert explanation.startswith("Facts stated in earlier messages")
+    assert explanation.startswith("Facts from earlier messages")
     assert excerpts.startswith("fact, known now: ")
 
 
