@@ -20,7 +20,7 @@ async def main(url: str = "memory://") -> None:
             await session.close_episode()
             await session.wait_pending()
         for fact in await session.facts(history=True):
-            until = f"{fact.retired.reason} at v{fact.retired.version}" if fact.retired else "in force"
+            until = f"{fact.retired.reason} at v{fact.retired.version}" if fact.retired else "active"
             print(f"v{fact.version} {fact.subject} | {fact.attribute} | {fact.value} ({until})")
         print((await session.recall("when is the deadline?", budget=100)).text())
 

@@ -113,7 +113,7 @@ async def know(session: ACMS) -> None:
     assert "MySQL" not in known
     for fact in await session.facts(history=True):
         if fact.value in ("MySQL", "PostgreSQL"):
-            say("facts", f"{fact.content}  ({fact.retired.reason if fact.retired else 'in force'})")
+            say("facts", f"{fact.content}  ({fact.retired.reason if fact.retired else 'active'})")
 
 
 async def forget(session: ACMS) -> None:

@@ -103,7 +103,7 @@ async def shared(url: str) -> None:
         )
         known = await agents[0].facts(scope="namespace", history=True)
         print(
-            f"{len(known)} answers to who owns the table, {sum(one.retired is None for one in known)} in force"
+            f"{len(known)} answers to who owns the table, {sum(one.retired is None for one in known)} active"
         )
         await one.revoke(PROJECT, guest.id)
         try:

@@ -304,11 +304,9 @@ class ACMSConfig:
         if self.retention_seconds is not None:
             _check_minimum(self.retention_seconds, "retention_seconds")
         if iscoroutinefunction(self.on_event):
-            raise ConfigurationError("on_event is called, not awaited: give a plain function")
+            raise ConfigurationError("on_event must be a plain function: it is not awaited")
         if self.media is not None and (not callable(self.media) or iscoroutinefunction(self.media)):
-            raise ConfigurationError(
-                "media is called, not awaited: give a plain function of bytes and a type"
-            )
+            raise ConfigurationError("media must be a plain function of bytes and a type: it is not awaited")
         patterns: dict[str, Sequence[str]] = {}
         for marker, expressions in self.marker_patterns.items():
             patterns[str(marker)] = _validate_patterns(expressions, f"marker_patterns.{marker}")

@@ -324,7 +324,7 @@ def _build_class_codec(hint: type[Any], wire: bool) -> _Codec:
 def _parse_datetime(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError(f"{text} names no time zone")
+        raise ValueError(f"{text} has no time zone")
     return moment.astimezone(UTC)
 
 

@@ -465,16 +465,16 @@ class StorageBackend(Protocol):
         """Delete the content of entries permanently, in every lineage; return how many were changed.
 
         ERASED also deletes keys, actors and derived rows, and empties job payloads that name the entries; EXPIRED keeps
-        these. The same commit raises the epoch of the fork tree and writes an audit row. When the call for an erasure
-        returns, the medium holds no copy either, as far as the store can ensure it.
+        these. The same commit raises the erasure generation (`epoch`) of the fork tree and writes an audit row. When
+        the call for an erasure returns, the medium holds no copy either, as far as the store can ensure it.
         """
         ...
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim: ids, versions, hashes and tombstones. Resumes after the last stored version.
 
-        A tombstone raises an epoch of 0, because 0 means that the tree has no tombstones. Raises `ConflictError` if the
-        id or key belongs to another log, and `CorruptRecordError` if the chain breaks.
+        A tombstone raises an erasure generation (`epoch`) of 0, because 0 means that the tree has no tombstones. Raises
+        `ConflictError` if the id or key belongs to another log, and `CorruptRecordError` if the chain breaks.
         """
         ...
 

@@ -267,7 +267,7 @@ class Ledger:
         if verdict is None and self._others is not None:
             verdict = self._others.why(id)
         if verdict is None:
-            raise EntryNotFoundError(f"no id of an entry that this plan considered: {id!r}")
+            raise EntryNotFoundError(f"not the id of an entry that this plan considered: {id!r}")
         return verdict
 
     def why_not(self, id: str) -> Verdict | None:

@@ -237,7 +237,7 @@ class SessionInternals:
         if scope == "session":
             return None
         if self.at is not None:
-            raise ValidationError("a past version of one session has no namespace around it", field="scope")
+            raise ValidationError("a past version of a session cannot search its namespace", field="scope")
         return validation.shared_namespace(self._shared.namespace)
 
     async def _has_profile(self) -> bool:

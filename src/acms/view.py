@@ -356,13 +356,13 @@ class View:
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self.internals.at is not None:
-            raise ValidationError("a past version of one session has no namespace around it", field="scope")
+            raise ValidationError("a past version of a session cannot search its namespace", field="scope")
         if history and valid_at is not None:
             raise ValidationError("history is not for one moment: leave one of them out", field="valid_at")
         if not isinstance(as_of, int):
             return self.internals.at
         if scope == "namespace":
-            raise ValidationError("a version is of one session: give a time", field="as_of")
+            raise ValidationError("a version belongs to one session: give a time", field="as_of")
         version = validation.validate_integer(as_of, "as_of")
         if self.internals.at is not None and version > self.internals.at:
             raise ValidationError(f"this view ends at version {self.internals.at}", field="as_of")

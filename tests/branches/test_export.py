@@ -259,7 +259,7 @@ async def test_broken_exports_are_refused(store: Handle, other: Handle) -> None:
             [written[0], written[1].replace("message 0", "a \\u0000"), *written[2:]],
             "line 2 .* a NUL character",
         ),
-        ([written[0], written[1].replace("message 0", "a \\ud83d"), *written[2:]], "half a character"),
+        ([written[0], written[1].replace("message 0", "a \\ud83d"), *written[2:]], "half a surrogate pair"),
         ([written[0], written[1].replace('"goal"', '"\\u0000"'), *written[2:]], "line 2 .* a NUL character"),
     ]
     for lines, what in broken:

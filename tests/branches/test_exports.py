@@ -285,7 +285,7 @@ def test_a_format_may_be_given_and_an_archive_is_opened(tmp_path: Path) -> None:
     chat = write_export(tmp_path, [{"role": "user", "content": "Hi"}], "chat.json")
     assert read_export(chat).format == "chat"
     for path, format, said in (
-        (chat, "claude", "holds no conversation of claude"),
+        (chat, "claude", "contains no conversation of claude"),
         (wrapped, "chat", "is not a chat message"),
         (chat, "bard", "'bard' is not one of aider, anthropic, chat, chatgpt"),
         (tmp_path / "absent", None, "cannot be read"),

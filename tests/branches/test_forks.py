@@ -637,12 +637,12 @@ async def test_a_tag_moves_only_when_told(store: Any) -> None:
     session = await session_with_points(store)
     await session.tag("here", 3)
     assert await session.tag("here", 3) == 3
-    with pytest.raises(ConflictError, match="'here' stands for version 3, not 6"):
+    with pytest.raises(ConflictError, match="'here' names version 3, not 6"):
         await session.tag("here")
     assert await session.tag("here", move=True) == 6
     await session.untag("here")
     assert await session.tags() == {}
-    with pytest.raises(NotFoundError, match="gave no version the name 'here'"):
+    with pytest.raises(NotFoundError, match="has no tag 'here'"):
         await session.untag("here")
 
 
@@ -697,7 +697,7 @@ async def test_a_fork_knows_the_tags_of_what_it_inherited(store: Any) -> None:
     grandchild = await child.fork(at=3)
     await session.tag("given-later", 3)
     assert await child.tags() == {"early": 2, "given-later": 3}
-    with pytest.raises(ConflictError, match="'early' stands for version 2"):
+    with pytest.raises(ConflictError, match="'early' names version 2"):
         await child.tag("early", 3)
     await child.tag("early", 3, move=True)
     assert await child.tags() == {"early": 3, "given-later": 3}

@@ -97,7 +97,7 @@ def test_an_archive_of_too_many_files_is_refused_before_its_directory_is_read(
     data = bytearray(path.read_bytes())
     data[end + 8 : end + 12] = struct.pack("<HH", 1, 1)  # it says that there is one
     path.write_bytes(bytes(data))
-    with pytest.raises(TooLargeError, match=r"a\.zip: holds more than 50 files"):
+    with pytest.raises(TooLargeError, match=r"a\.zip: contains more than 50 files"):
         read_export(path)
 
 
@@ -126,7 +126,7 @@ def test_other_archives_are_named(tmp_path: Path, data: bytes, kind: str) -> Non
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(ValidationError, match=f"a: is a {kind} file") as caught:
         read_export(tmp_path / "a")
-    assert caught.value.options == ("unpack it first, and import what is in it",)
+    assert caught.value.options == ("unpack it first, and import its files",)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])

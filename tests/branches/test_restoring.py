@@ -305,7 +305,7 @@ async def test_an_append_that_never_ends_is_not_held(monkeypatch: pytest.MonkeyP
     for one in found[1:]:
         one["batch"] = 1
     async with MemoryStorage() as store:
-        with pytest.raises(TooLargeError, match="export:5: is of an append that is too long"):
+        with pytest.raises(TooLargeError, match="export:5: belongs to an append that is too large"):
             await restore(store, seal_records(found))
         assert await store_contents(store) == []
 

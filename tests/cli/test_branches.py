@@ -241,8 +241,8 @@ def test_the_graph_draws_the_tree_in_ascii_into_a_pipe() -> None:
         "|- from v4: what-if v4 (deleted)",
         "|  `- from v4: retry v4 <- here",
         "|     ` # v4 checkpoint",
-        "| * v7 stands for v1 to v3",
-        "` * v8 stands for v1 to v5 (out of force)",
+        "| * v7 replaces v1 to v3",
+        "` * v8 replaces v1 to v5 (not active)",
     ]
     found = call("log", "retry", "--graph")["branches"]
     assert [(one["depth"], one["session_id"], one["deleted"], one["here"]) for one in found] == [
@@ -282,7 +282,7 @@ def test_the_graph_has_boxes_in_a_terminal_that_shows_them(encoding: str, corner
     assert (done.returncode, done.stderr) == (0, b"")
     text = shown.decode(encoding)
     assert f"{corner}{'─' if encoding == 'utf-8' else '-'} from v4: retry v4" in text
-    assert ("◆ v7 stands for v1 to v3" in text) == (encoding == "utf-8")
+    assert ("◆ v7 replaces v1 to v3" in text) == (encoding == "utf-8")
 
 
 def test_a_deep_tree_is_drawn_without_recursion() -> None:

@@ -950,7 +950,9 @@ def test_a_witness_notices_a_store_that_was_rolled_back_or_swapped(demo: str, tm
         in run("verify", "--witness", str(witness), "--db", demo, code=1).stdout
     )
     witness.write_text("{}\n")
-    assert "line 1: is no line of a witness" in run("witness", str(witness), "--db", demo, code=1).stderr
+    assert (
+        "line 1: is not a line of a witness file" in run("witness", str(witness), "--db", demo, code=1).stderr
+    )
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file

@@ -529,7 +529,7 @@ async def test_another_log_in_the_target_is_refused_and_nothing_is_written(ways:
         await copy(source, target)
     child = await source.context(ids["child"])
     await append_drafts(ahead, child, draft_message("only there"))
-    await refused(ahead, "went on in the target")
+    await refused(ahead, "was changed in the target")
     await append_drafts(forked, child, draft_message("there"))
     before = await tagged.context(child.id)
     await tagged.settings(child.id, {"name": "there"}, rev=before.settings_rev)

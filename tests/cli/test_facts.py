@@ -127,7 +127,7 @@ def test_the_history_of_an_address_has_every_value_and_why_it_went() -> None:
     assert [line.split()[0] for line in lines] == ["value", "PostgreSQL", "Spanner"]
     assert "updated" in lines[1]
     assert f"v{new['version']}" in lines[1]
-    assert "in force" in lines[2]
+    assert "active" in lines[2]
     assert set(listed("history", "orders", "orders service")) == {"PostgreSQL", "Spanner", "Frankfurt"}
     assert set(listed("history", "orders")) == {"PostgreSQL", "Spanner", "Frankfurt"}
     assert "nothing was ever known" in run("facts", "history", "orders", "the weather").stdout
@@ -317,7 +317,7 @@ def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> Non
 def test_a_worker_says_which_kinds_it_can_do_when_its_reflector_has_another_name() -> None:
     model = ("--reflector", "http", "--url", "http://127.0.0.1:1/v1", "--model", "qwen3")
     told = json.dumps(refused("worker", "--once", *model, "--kinds", "reflect:qwen"))
-    assert "cannot do reflect:qwen, only adopt, collect, compact, expire, reflect, reflect:qwen3" in told
+    assert "cannot run reflect:qwen, only adopt, collect, compact, expire, reflect, reflect:qwen3" in told
 
 
 def test_facts_by_hand() -> None:

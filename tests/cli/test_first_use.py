@@ -142,7 +142,7 @@ def test_a_new_tag_is_not_called_like_a_version(tmp_path: Path) -> None:
     db = ("--db", str(tmp_path / "notes.db"))
     run("add", "u", "user", "We use Redis.", *db)
     refused = run("tag", "u", "v3", *db, code=1).stderr
-    assert "must not read as a version, as 'v3' does" in refused
+    assert "must not look like a version, as 'v3' does" in refused
     assert "try: choose another name, such as release-v3" in refused
 
 

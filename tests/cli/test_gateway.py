@@ -118,7 +118,7 @@ def test_status_names_the_default_store_and_the_address(
 def test_a_store_without_a_gateway_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["gateway", "sessions", "--db", f"sqlite:///{tmp_path / 'none.db'}"])
     assert done.exit_code == 1
-    assert "nothing came through a gateway" in done.output
+    assert "no gateway has recorded requests" in done.output
     assert not list(tmp_path.iterdir())
 
 

@@ -267,12 +267,12 @@ def test_messages_that_gemini_took_back_or_rewrote_since_the_last_import(tmp_pat
         (
             "a.jsonl",
             '{"type": "user", "message": {"content": "hi"}, "uuid": "u1"}',
-            'a.jsonl: is of no known format. The nearest is claude-code, but "message.role" is missing',
+            'a.jsonl: is not in a known format. The nearest is claude-code, but "message.role" is missing',
         ),
         (
             "b.json",
             '{"conversationId": "c", "messages": "none"}',
-            'b.json: is of no known format. The nearest is librechat, but "messages" is not a list',
+            'b.json: is not in a known format. The nearest is librechat, but "messages" is not a list',
         ),
         ("c.json", '{"a": 1}', "c.json: has none of the fields of a known format"),
     ],

@@ -191,12 +191,12 @@ async def test_operators_cannot_do_what_makes_no_sense(store: Handle) -> None:
         await append_drafts(store, context, jobs=(draft,))
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
         one = lease.job.id
-        with pytest.raises(ConflictError, match="runs already"):
+        with pytest.raises(ConflictError, match="is already running"):
             await operations.retry_job_by_id(store, one)
         assert (await operations.cancel_job_by_id(store, one)).state is JobState.CANCELLED
         assert (await operations.cancel_job_by_id(store, one)).state is JobState.CANCELLED
         await append_drafts(store, context, jobs=(draft,))
-        with pytest.raises(ConflictError, match=rf"job \d+ is to do the work of job {one}"):
+        with pytest.raises(ConflictError, match=rf"job \d+ already does the work of job {one}"):
             await operations.retry_job_by_id(store, one)
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
         await append_drafts(store, context, finish=lease)

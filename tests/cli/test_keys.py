@@ -129,9 +129,9 @@ def test_access_tokens_take_an_issuer_and_an_audience(db: str) -> None:
         ("--oidc-audience", "acms"),
         ("--oidc-claim", "tenant=org"),
     ):
-        assert "--oidc-issuer and --oidc-audience, both" in ran("serve", *words, "--db", db, code=2)
+        assert "both --oidc-issuer and --oidc-audience" in ran("serve", *words, "--db", db, code=2)
     both = ("--oidc-issuer", "https://login.example.org", "--oidc-audience", "acms", "--db", db)
     assert "is not tenant=CLAIM" in ran("serve", *both, "--oidc-claim", "org", code=2)
-    assert "while auth is 'off'" in ran("serve", *both, "--auth", "off", code=2)
+    assert "access tokens need auth='required'" in ran("serve", *both, "--auth", "off", code=2)
     plain = ("--oidc-issuer", "http://login.example.org", "--oidc-audience", "acms", "--db", db)
     assert "must be https" in ran("serve", *plain, code=2)

@@ -182,7 +182,7 @@ def test_wrong_usage_leaves_with_2(tmp_path: Path) -> None:
 
 def test_a_file_has_no_partitions(tmp_path: Path) -> None:
     db = base.file_url(tmp_path / "a.db")
-    assert "a file has no partitions" in run("--partitions", "4", "--db", db, code=1).stderr
+    assert "an SQLite file has no partitions" in run("--partitions", "4", "--db", db, code=1).stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -223,7 +223,7 @@ def test_only_an_empty_database_gets_a_number_of_partitions(postgres_url: str) -
     assert scalar(postgres_url, PARTITIONS) == 5
     for how in ((), ("--dry-run",)):
         error = run(*how, "--partitions", "5", "--db", postgres_url, code=1).stderr
-        assert "only an empty database" in error
+        assert "only for an empty database" in error
     assert asyncio.run(talk(postgres_url)) == 1
 
 

@@ -252,6 +252,6 @@ def test_a_file_that_is_no_prompt_or_was_changed_is_refused(talk: list[str]) -> 
     Path("b.json").write_text(json.dumps({**kept, "acms_prompt": 2}))
     assert "this release reads 1" in refused("why", "b.json", "v1")["message"]
     Path("b.json").write_text(json.dumps({**kept, "payload": {"messages": []}}))
-    assert "somebody has changed it" in refused("replay", "b.json")["message"]
+    assert "the file was changed" in refused("replay", "b.json")["message"]
     run("why", "nothing.json", "v1", code=2)
     assert run("why", "-", "v2", input=json.dumps(kept)).stdout

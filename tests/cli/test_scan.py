@@ -91,5 +91,5 @@ def test_findings_are_a_failure_only_when_asked(db: str) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 def test_wrong_use_leaves_with_two_and_an_unknown_session_with_one(db: str) -> None:
-    assert "'passwords' is none of" in run("scan", "--db", db, "--kinds", "passwords", code=2).output
+    assert "'passwords' is not one of" in run("scan", "--db", db, "--kinds", "passwords", code=2).output
     assert "SESSION_NOT_FOUND" in run("scan", "--db", db, "--session", "nobody", code=1).output

@@ -386,7 +386,7 @@ async def test_half_a_character_is_no_name_of_anything(sqlite_service: Service) 
 
 async def test_a_stream_that_is_no_text_is_told() -> None:
     async with listening_server(Script([http_answer(200, "\ud800\n")]).accept) as url, Client(url) as client:
-        with pytest.raises(ACMSError, match="no text"):
+        with pytest.raises(ACMSError, match="bytes that are not text"):
             [line async for line in client.export("c_1")]
 
 

@@ -147,7 +147,7 @@ async def test_what_a_service_cannot_be_told_is_refused(client: Client, service:
                 await prompt.render(budget=500)
             assert caught.value.field == field
             assert hint in " ".join(caught.value.options)
-        with pytest.raises(ValidationError, match="within one"):
+        with pytest.raises(ValidationError, match="within a budget"):
             await Prompt(chat).history(remote).render()
     blocking: Any = sync.RemoteSession(remote)
     with pytest.raises(ValidationError) as caught:

@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[2]
 #: What each script prints when it has done what it says.
 SCRIPTS = {
     "agent_loop": r"assistant: We said: the orders service runs on PostgreSQL 18\.",
-    "facts": r"deadline \| March 20 \(in force\)",
+    "facts": r"deadline \| March 20 \(active\)",
     "first_hour": r"http +recall, fork, diff, compact, facts, erase and export at http://127\.0\.0\.1:\d+\n$",
     "langchain_agent": r"friday: We said: the orders service runs on PostgreSQL 18\.\nsomebody else: I do not know",
     "langgraph_store": r"ana: Where do my deploys go\? → You said: My deploys go to Frankfurt\.\nben: .* I do not know",
     "openai_agent": r"friday: We said: the orders service runs on PostgreSQL 18\.",
     "quickstart": r"at version 1: user: Which database should the orders service use\?",
-    "several_agents": r"researcher: It has 4\.2 billion rows[\s\S]*3 answers .* 1 in force\nthe guest sees it no more",
+    "several_agents": r"researcher: It has 4\.2 billion rows[\s\S]*3 answers .* 1 active\nthe guest sees it no more",
 }
 
 

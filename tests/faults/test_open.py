@@ -203,7 +203,7 @@ async def test_T20_a_refused_file_keeps_the_commits_in_its_wal(tmp_path: Path, w
     with crashed_copy(path, script):
         before = folder_contents(tmp_path)
         expected = StorageError if what == "other-application" else SchemaVersionError
-        await assert_refused(SQLiteStorage(path), expected, "not touched")
+        await assert_refused(SQLiteStorage(path), expected, "not changed")
         after = folder_contents(tmp_path)
     assert after["a.db"] == before["a.db"]
     assert after["a.db-wal"] == before["a.db-wal"]

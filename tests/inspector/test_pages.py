@@ -141,7 +141,7 @@ def test_why_was_the_decision_for_kafka_not_shown(tab: Watched) -> None:
     page.get_by_role("button", name="Ask").click()
     answer = page.get_by_label("Why not this entry").locator(".answer")
     assert "It is left out" in answer.inner_text()
-    assert re.search(r"taken back|retracted|v83", answer.inner_text()), answer.inner_text()
+    assert re.search(r"undone|retracted|v83", answer.inner_text()), answer.inner_text()
     assert "What would bring it in: a version" in answer.inner_text()
     page.get_by_label("Version or tag", exact=True).fill("before-retraction")
     page.get_by_role("button", name="Ask").click()
@@ -176,7 +176,7 @@ def test_what_did_the_agent_know_at_v53(tab: Watched, ids: dict[str, str]) -> No
     assert first.locator(".v").inner_text() == "v53"
     assert "Outbox" in first.inner_text()
     kafka = page.locator("li.row", has_text="Decision: order events go to the warehouse")
-    assert "not in force" not in kafka.inner_text()
+    assert "not active" not in kafka.inner_text()
     page.get_by_role("link", name="ask").click()
     page.get_by_label("Question").fill(QUESTION)
     page.get_by_label("Version or tag", exact=True).fill("53")

@@ -181,7 +181,7 @@ async def test_the_answer_of_a_tool_that_ends_the_run_is_stored() -> None:
 
 async def test_a_run_without_a_thread_and_a_budget_without_room_are_told() -> None:
     agent = Driver("memory://")
-    with pytest.raises(ConfigurationError, match="which conversation"):
+    with pytest.raises(ConfigurationError, match="name its conversation"):
         await agent.graph.ainvoke({"messages": [("user", "Hello.")]})
     agent.middleware._budget = 5
     with pytest.raises(FitError):

@@ -220,7 +220,7 @@ def test_answers_whose_call_was_retracted_are_hidden() -> None:
     log.say("tool", "two", answers="c2")
     folded = fold_atomic_groups(log.sequence(), whole=True)
     assert folded.units == []
-    assert [(one.version, reason) for one, reason in folded.hidden] == [(4, "its tool call is not in force")]
+    assert [(one.version, reason) for one, reason in folded.hidden] == [(4, "its tool call is not active")]
 
 
 @pytest.mark.parametrize("between", [3, 2 * LONG_RUN])

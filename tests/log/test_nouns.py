@@ -164,7 +164,7 @@ def test_an_entry_keeps_its_salt_to_itself_also_when_it_is_shown_redacted() -> N
         ("markers", "decision", "markers: str where list or tuple belongs"),
         ("markers", [1], "int where str belongs"),
         ("role", "narrator", "narrator"),
-        ("createdAt", "2026-11-24T12:00:00", "names no time zone"),
+        ("createdAt", "2026-11-24T12:00:00", "has no time zone"),
         ("parts", [{"type": "video"}], "video"),
         ("parts", [{"type": "text", "text": "a", "size": 1}], "size of a part is not known"),
         ("parts", [{"type": "text", "text": 1}], "text: int where str belongs"),

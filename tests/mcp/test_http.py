@@ -113,9 +113,7 @@ async def test_an_id_opens_no_log_of_another_namespace(service: Guarded, tenant:
             result = await client.call_tool(tool, given)
             assert result.is_error, tool
             assert result.structured_content["error"]["argument"] == "namespace"
-            assert result.structured_content["error"]["options"] == [
-                "name the namespace that the log lies in"
-            ]
+            assert result.structured_content["error"]["options"] == ["name the namespace of the log"]
     async with connect_tenant(service, tenant, f"/mcp/team/{context}") as client:
         assert (await call_tool(client, "history"))["entries"] == []
 
@@ -253,7 +251,7 @@ async def test_a_key_does_what_its_scopes_allow(service: Guarded, tenant: str) -
             assert denied.value.error.data["code"] == "FORBIDDEN"
             assert denied.value.error.data["options"] == [
                 "use a key that has it",
-                "ask who runs the service for one",
+                "ask the operator of the service for one",
             ]
     async with connect_tenant(service, tenant, "/mcp/team/one", scopes=[Scope.READ]) as watcher:
         with pytest.raises(MCPError, match="memory:read"):

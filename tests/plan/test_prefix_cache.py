@@ -277,11 +277,11 @@ def test_a_reason_names_a_summary_and_what_it_stands_for() -> None:
     found = predict_cache(
         manifest_of(RULES, summary, *sent_messages(41, 50)), manifest_of(RULES, *sent_messages(1, 50)), PLAIN
     )
-    assert found.reason == "prompt/history: a summary, v51, stands for v1 to v40"
+    assert found.reason == "prompt/history: a summary, v51, replaces v1 to v40"
     made = sent_message("in short", rendition="summary")
     assert predict_cache(
         manifest_of(made, *sent_messages(41, 50)), manifest_of(*sent_messages(1, 50)), PLAIN
-    ).reason == ("prompt/history: a summary stands for what began here")
+    ).reason == ("prompt/history: a summary replaces the messages that began here")
     other = sent_message("shorter", rendition="summary")
     assert (
         predict_cache(manifest_of(other), manifest_of(made), PLAIN).reason

@@ -340,7 +340,7 @@ async def test_a_compaction_is_named_as_the_reason_of_a_change() -> None:
     before = await prompt.render(budget=8000)
     await session.wait(await session.compact())
     after = await prompt.render(budget=8000, after=before.manifest)
-    assert after.cache.reason == "prompt/history: a summary, v41, stands for v1 to v30"
+    assert after.cache.reason == "prompt/history: a summary, v41, replaces v1 to v30"
     await session.close()
 
 
@@ -351,7 +351,7 @@ async def test_an_edit_and_a_retraction_are_named_as_the_reason_of_a_change() ->
     before = await built.render()
     await session.replace(ids[2], "another")
     edited = await built.render(after=before)
-    assert edited.cache.reason == "prompt/history: an edit, v7, stands for v3"
+    assert edited.cache.reason == "prompt/history: an edit, v7, replaces v3"
     await session.retract(ids[4])
     assert (await built.render(after=edited)).cache.reason == "prompt/history: v5 left"
     await session.close()

@@ -339,7 +339,7 @@ def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
     said = make_entry(1, "we chose MySQL")
     message = PromptMessage(role=Role.USER, parts=(Text("we chose MySQL"),), sources=(said.id,))
     manifest = make_manifest([PlacedMessage(message, "prompt/history")], [said])
-    with pytest.raises(ValidationError, match="does not read as it did") as error:
+    with pytest.raises(ValidationError, match="is not the text that was sent") as error:
         revive_messages(manifest, {said.id: replace(said, content="we chose SQLite")})
     assert error.value.field == "messages[0]"
     with pytest.raises(ValidationError, match="does not have"):
@@ -444,7 +444,7 @@ def test_what_a_stored_summary_stands_for_is_told_apart_from_what_was_too_old() 
     old = make_entry(3, "long ago")
     manifest = make_manifest([], reads=(Read(LOG, 11, 8, summary="history"),))
     assert ledger_of_manifest(lambda: manifest).why(old.id).rule == "summary"
-    assert "'history' stands for it" in ledger_of_manifest(lambda: manifest).why(old.id).reason
+    assert "'history' replaces it" in ledger_of_manifest(lambda: manifest).why(old.id).reason
 
 
 def test_what_the_recall_chose_and_the_history_shows_is_in_the_history() -> None:

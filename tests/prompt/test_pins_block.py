@@ -177,7 +177,7 @@ async def test_a_value_that_does_not_read_back_ends_the_render():
     class Broken(InMemoryKV):
         async def get(self, key):
             if key == "a":
-                raise CorruptRecordError("the value of 'a' does not read back")
+                raise CorruptRecordError("the value of 'a' cannot be read")
             return await super().get(key)
 
     store = Broken()

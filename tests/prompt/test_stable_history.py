@@ -701,7 +701,7 @@ async def test_all_system_messages_that_a_log_begins_with_are_shown_or_an_error_
         assert [one["content"] for one in written][:20] == rules
         short = await base.render(budget=300)
         assert [message.text for message in short.messages][:20] == rules
-        with pytest.raises(FitError, match="the system messages that the log begins with") as raised:
+        with pytest.raises(FitError, match="the leading system messages of the log") as raised:
             await base.render(budget=200)
         more = raised.value.required - raised.value.budget
         (advised,) = [int(one.split()[-1]) for one in raised.value.options if "raise the budget" in one]

@@ -202,7 +202,7 @@ async def test_a_message_that_was_changed_makes_it_start_anew(summaries: Summari
     await render_history(summaries, history_groups(20), 100)
     other = [text_group("another" + " and" * 9), *history_groups(20)[1:]]
     fitted, run = await render_history(summaries, other, 100)
-    assert "is not what it was" in run.reason
+    assert "has changed" in run.reason
     assert scribe.requests[1].turns[0].text.startswith("another")
     assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
 
@@ -450,7 +450,7 @@ async def test_something_else_under_the_id_is_not_touched(
     summaries: Summaries, store: InMemoryKV, data: Json
 ) -> None:
     await store.set(ID, data)
-    with pytest.raises(ValidationError, match="holds a value that is no summary"):
+    with pytest.raises(ValidationError, match="has a value that is not a summary"):
         await summaries.get(ID)
     with pytest.raises(ValidationError) as caught:
         await render_history(summaries, history_groups(20), 100)
@@ -465,7 +465,7 @@ async def test_a_text_by_hand_stands_for_nothing_and_is_replaced(
 ) -> None:
     await store.set(ID, "by hand")
     fitted, run = await render_history(summaries, history_groups(20), 100)
-    assert "nothing is stored that says what it stands for" in run.reason
+    assert "its stored record is missing" in run.reason
     assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
 
 

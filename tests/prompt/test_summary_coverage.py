@@ -132,7 +132,7 @@ def test_what_the_caller_wrote_is_compared_whatever_the_log_says() -> None:
 def test_another_writer_and_fewer_messages_do_not_match() -> None:
     mark = make_watermark(text_groups("a", "b", "c"), 2)
     assert "written by m1" in match_watermark(mark, text_groups("a", "b"), model="m2").reason
-    assert "stands for 2 messages, there are 1" in match_watermark(mark, text_groups("a"), model=MODEL).reason
+    assert "covers 2 messages, there are 1" in match_watermark(mark, text_groups("a"), model=MODEL).reason
     assert match_watermark(None, text_groups("a"), model=MODEL).reason
 
 

@@ -198,7 +198,7 @@ def test_an_unknown_action_is_passed_over_and_named() -> None:
 def test_without_an_action_it_is_an_addition_unless_it_names_a_fact() -> None:
     assert read_single_proposal(action=None).action == "add"
     assert read_single_proposal(action="").action == "add"
-    assert "does not say what to do" in refusal_reason(action=None, fact="F1")
+    assert "names a fact without an action" in refusal_reason(action=None, fact="F1")
 
 
 @pytest.mark.parametrize("name", ["F2", "f2", "[F2]", "F02", " #F2 ", 2, "fact-b"])
@@ -208,7 +208,9 @@ def test_a_fact_is_named_by_handle_or_id(name: object) -> None:
 
 
 def test_an_update_of_a_fact_that_was_not_shown_is_no_fact() -> None:
-    assert refusal_reason(action="update", fact="F9") == "proposal 1: updates a fact that it was not shown"
+    assert (
+        refusal_reason(action="update", fact="F9") == "proposal 1: updates a fact that was not in the request"
+    )
     assert (
         read_single_proposal(action="remove", fact="F9").fact_id == "F9"
     )  # the rules say that there is none
@@ -241,7 +243,7 @@ def test_a_field_said_twice_differently_means_nothing_certain() -> None:
     twice = '{"proposals": [{"action": "add", "content": "A is on.", "content": "A is off."}, %s]}'
     found = read_answer(twice % json.dumps(ADD))
     assert [proposal.content for proposal in found.proposals] == ["Orders use MySQL."]
-    assert found.unreadable == ("proposal 1: says two different things about one field",)
+    assert found.unreadable == ("proposal 1: has two values for one field",)
     assert read_answer('[{"action": "add", "content": "A.", "content": "A."}]').proposals[0].content == "A."
 
 
@@ -254,9 +256,9 @@ def test_what_is_no_list_of_proposals_is_listed() -> None:
     found = read_answer({"proposals": "none", "summary": {"text": "x"}})
     assert found == Reflection(unreadable=("proposals: is no list", "summary: is no text"))
     assert read_answer({"proposals": [None, 3, "x", ADD]}).unreadable == (
-        "proposal 1: is no object",
-        "proposal 2: is no object",
-        "proposal 3: is no object",
+        "proposal 1: is not an object",
+        "proposal 2: is not an object",
+        "proposal 3: is not an object",
     )
 
 

@@ -213,7 +213,7 @@ def test_what_the_api_refuses() -> None:
     ):
         with pytest.raises(PayloadError, match=why):
             CODEC.check({"contents": contents})
-    with pytest.raises(PayloadError, match="no part"):
+    with pytest.raises(PayloadError, match="not a supported part"):
         CODEC.parse({"contents": [{"role": "user", "parts": [{"videoMetadata": {}}]}]})
 
 

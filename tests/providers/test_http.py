@@ -288,7 +288,7 @@ async def test_the_server_says_it_with_a_date(server: ModelServer) -> None:
     error = await error_of_answer(server, Behave(status=503, headers={"retry-after": when}), retry=AT_ONCE)
     assert error.retry_after is not None
     assert 3500 < error.retry_after <= 3600
-    assert "not tried again" in str(error)
+    assert "not retried" in str(error)
     assert len(server.calls) == 1
 
 

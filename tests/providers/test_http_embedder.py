@@ -351,7 +351,7 @@ async def test_what_is_no_vector_is_refused(
 
 async def test_vectors_of_another_size_are_no_passing_failure(server: ModelServer) -> None:
     async with HTTPEmbedder(server.url, "test", dimension=15) as embedder:
-        with pytest.raises(ProviderError, match="test gives vectors of 16 numbers, not 15") as raised:
+        with pytest.raises(ProviderError, match="test returns vectors of 16 numbers, not 15") as raised:
             await embedder.embed(["a"])
     assert (raised.value.retryable, len(server.calls)) == (False, 1)
 
@@ -427,7 +427,7 @@ async def test_a_message_that_is_refused_in_parts_too_has_no_vector_and_the_ledg
         items = await session.recall("which orders", budget=500)
         assert items.coverage == pytest.approx(2 / 3)
         assert items.ledger.warnings == (
-            f"1 of 3 messages hold no prose that m reads: ranked by words alone ({ids[1]})",
+            f"1 of 3 messages contain no text that m can read: ranked by words alone ({ids[1]})",
         )
         calls = len(server.calls)
         await session.wait_pending()

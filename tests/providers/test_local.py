@@ -227,7 +227,7 @@ def test_threads_are_a_number(threads: int) -> None:
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"something else")
-    with pytest.raises(ConfigurationError, match="not the model"):
+    with pytest.raises(ConfigurationError, match="not the expected model"):
         minilm.read_weights(tmp_path / "model.onnx", sha256=local._SHA256)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         minilm.read_weights(tmp_path / "nothing", sha256=local._SHA256)

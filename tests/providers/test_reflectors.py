@@ -292,7 +292,7 @@ async def test_an_answer_without_proposals_is_asked_for_once_and_is_retryable(
 ) -> None:
     server.say = lambda body: text
     reflector = door(server)
-    with pytest.raises(ProviderError, match="no proposals") as caught:
+    with pytest.raises(ProviderError, match="no readable proposals") as caught:
         await reflector.reflect(reflection_request())
     await reflector.aclose()
     assert caught.value.retryable

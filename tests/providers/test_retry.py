@@ -127,7 +127,7 @@ async def test_the_provider_sets_the_pace() -> None:
 async def test_one_who_asks_for_too_long_a_wait_is_given_up_and_the_error_says_so() -> None:
     calls = Calls(retryable_error(31))
     with pytest.raises(
-        ProviderError, match=r"busy; not tried again, as it asks to wait 31 s .* is 30 s"
+        ProviderError, match=r"busy; not retried, because it asks to wait 31 s .* is 30 s"
     ) as raised:
         await calls.run()
     assert (raised.value.retryable, raised.value.retry_after, raised.value.provider) == (True, 31, "test")

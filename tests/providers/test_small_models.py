@@ -193,7 +193,7 @@ async def test_what_was_refused_is_in_the_report_and_not_in_the_log(server: Mode
         assert [fact.value for fact in await session.facts()] == ["PostgreSQL"]
     (event,) = [one for one in heard if isinstance(one, Reflected)]
     assert [one.outcome for one in event.decisions] == ["added", "placeholder", "ungrounded"]
-    assert event.unreadable == ("proposal 4: updates a fact that it was not shown",)
+    assert event.unreadable == ("proposal 4: updates a fact that was not in the request",)
 
 
 async def test_the_timeout_of_the_provider_ends_a_call_and_no_other(server: ModelServer) -> None:

@@ -604,7 +604,7 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
         items = await session.recall("orders")
         unread_id = next(item.id for item in items if not item.content.isascii())
         assert items.ledger.warnings == (
-            f"1 of 3 messages hold no prose that fake-1 reads: ranked by words alone ({unread_id})",
+            f"1 of 3 messages contain no text that fake-1 can read: ranked by words alone ({unread_id})",
         )
         assert (await session.recall("orders")).ledger.warnings == ()
 

@@ -393,7 +393,7 @@ def test_an_issuer_is_https_unless_it_is_on_this_machine(issuer: str) -> None:
 
 async def test_a_document_that_names_another_issuer_is_not_believed(home: Pages) -> None:
     home.publish(Signer("1").published, issuer="https://login.example.org")
-    with pytest.raises(ConfigurationError, match="another name"):
+    with pytest.raises(ConfigurationError, match="is not the configured issuer"):
         await tokens_of(home).open()
 
 

@@ -146,6 +146,6 @@ async def test_tenants_of_shards_lie_where_the_file_says(tmp_path: Path) -> None
 
 
 def test_the_store_of_a_service_is_that_of_all_tenants() -> None:
-    with pytest.raises(ConfigurationError, match="the key says whose data is meant") as refused:
+    with pytest.raises(ConfigurationError, match="the key determines the tenant") as refused:
         create_app("memory://?tenant=acme", ServerConfig(auth="off"))
-    assert refused.value.options == ("leave tenant= out of the URL",)
+    assert refused.value.options == ("remove tenant= from the URL",)

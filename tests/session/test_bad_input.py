@@ -421,7 +421,7 @@ async def test_a_message_without_content_names_its_unknown_field(name: str) -> N
         assert (failed.value.field, failed.value.options) == (name, ("content",))
         answer = {"role": "assistant", "content": "Noted."}
         for batch in ([misspelled], [misspelled, answer]):
-            with pytest.raises(ValidationError, match=rf"messages\[0\]\.{name}: is no field of a message"):
+            with pytest.raises(ValidationError, match=rf"messages\[0\]\.{name}: is not a field of a message"):
                 await session.ingest_many(batch)
         assert (await session.get_session_stats()).messages == 0
         note = f"a message has no content, only unknown fields, which no model sees: {name}"

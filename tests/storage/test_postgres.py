@@ -265,7 +265,7 @@ async def test_an_append_that_others_outrun_every_time_ends(
     monkeypatch.setattr(Appender, "_send_single", refused)
     async with tenant_of(tenant_url) as store:
         context = await create_log(store)
-        with pytest.raises(ConflictError, match="faster every time"):
+        with pytest.raises(ConflictError, match="first in every attempt"):
             await append_drafts(store, context, draft_message("one"))
         assert len(tries) == appending.TRIES + 1
 

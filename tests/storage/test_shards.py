@@ -182,7 +182,7 @@ async def test_a_tenant_moves_by_a_copy_and_one_line(written: Callable[[str], Pa
         ('[shards]\na = "memory://"\n[tenants]\nx = true', "tenants.x: must be text"),
         ('default = "b"\n[shards]\na = "memory://"', "default: there is no shard 'b'"),
         ('default = 1\n[shards]\na = "memory://"', "default: must be the name"),
-        ('[shards]\na = "memory://"\n[tenant]\nx = "a"', "tenant: is none of"),
+        ('[shards]\na = "memory://"\n[tenant]\nx = "a"', "tenant: is not one of"),
         ("[shards", "is not TOML"),
         ("[shards]\na = '\\xff", "is not TOML"),
     ],
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_tenant_nobody_holds_is_an_error(written: Callable[[str], Path]) -> None:
     shards = Shards(written('[shards]\na = "memory://"\n[tenants]\nx = "a"'))
-    with pytest.raises(NotFoundError, match="no shard holds the tenant 'y'") as caught:
+    with pytest.raises(NotFoundError, match="no shard has the tenant 'y'") as caught:
         shards.of("y")
     assert "[tenants]" in caught.value.options[0]
     with pytest.raises(NotFoundError):

@@ -91,7 +91,7 @@ async def copy(
     every hash of the target is computed again.
     """
     if source is target:
-        raise ValidationError("is the source itself", field="target")
+        raise ValidationError("is the same store as the source", field="target")
     return await _Copy(source, target, progress).run(derived=derived, verify=verify)
 
 
@@ -431,7 +431,7 @@ def _is_deleted(context: Context) -> bool:
 
 def _diverged_error(context: Context, difference: str) -> ConflictError:
     return ConflictError(
-        f"the session {context.key or context.id!r} went on in the target: it {difference}",
+        f"the session {context.key or context.id!r} was changed in the target: it {difference}",
         retryable=False,
         options=("copy the other way round", "copy into another tenant or another store"),
     )
@@ -474,7 +474,7 @@ async def _create_or_resume_copy(
         copy = await _fill_copy(storage, original, version, hidden)
     elif copy.settings.get(COPIED) != origin:
         raise ConflictError(
-            f"the name {key!r} stands for another session",
+            f"the name {key!r} belongs to another session",
             retryable=False,
             options=("choose another session_id",),
         )

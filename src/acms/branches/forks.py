@@ -88,7 +88,7 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
         await count_erased(storage, child.id)
     if child.parent != parent or version not in (None, child.fork):  # the name existed, for another session
         raise ConflictError(
-            f"the name {name!r} stands for {await _describe_context(storage, child)}",
+            f"the name {name!r} belongs to {await _describe_context(storage, child)}",
             retryable=False,
             options=("choose another session_id",),
         )
@@ -281,7 +281,7 @@ async def tag_version(
         existing_tag = own_tags.get(name) or inherited.get(name)
         if existing_tag is not None and existing_tag["version"] != number and not move:
             raise ConflictError(
-                f"{name!r} stands for version {existing_tag['version']}, not {number}",
+                f"{name!r} names version {existing_tag['version']}, not {number}",
                 retryable=False,
                 options=("tag it with move=True", "choose another name"),
             )
@@ -300,9 +300,7 @@ async def remove_tag(storage: StorageBackend, context: str, name: str) -> None:
     def drop_tag(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         own_tags: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
         if name not in own_tags:
-            raise NotFoundError(
-                f"this session gave no version the name {name!r}", options=_describe_tags(own_tags)
-            )
+            raise NotFoundError(f"this session has no tag {name!r}", options=_describe_tags(own_tags))
         del own_tags[name]
         return {TAGS: own_tags or None}
 
@@ -365,7 +363,7 @@ def _unknown_tag_error(name: str, tags: Mapping[str, Mapping[str, Json]]) -> Not
     number = name.removeprefix("v")
     if number.isdecimal():
         options.insert(0, f"a version is a number: {number}")
-    return NotFoundError(f"no version has the name {name!r}; {existing_names}", options=options)
+    return NotFoundError(f"no version has the tag {name!r}; {existing_names}", options=options)
 
 
 def _sort_tags(tags: Mapping[str, Mapping[str, Json]]) -> list[tuple[int, str]]:

@@ -113,9 +113,9 @@ def _merge_conflict_error(merged: Merged) -> MergeConflictError:
         f"{count} conflict{'s' if count > 1 else ''} with {merged.theirs}: {descriptions}",
         conflicts=merged.conflicts,
         options=(
-            'merge with strategy="ours" to keep what this session says in them',
-            'merge with strategy="theirs" to take what the other session says in them',
-            "merge with dry_run=True to see all of them, settle them on either side, and merge again",
+            'merge with strategy="ours" to keep the version of this session',
+            'merge with strategy="theirs" to take the version of the other session',
+            "merge with dry_run=True to see all of them, resolve them on either side, and merge again",
         ),
     )
 
@@ -156,12 +156,12 @@ def _check_mergeable(context: Context, other: Context) -> None:
         raise ValidationError(
             "has no history in common with this session: only forks of one tree can be merged",
             field="other",
-            options=("fork one of them from the other", "ingest what it says"),
+            options=("fork one of them from the other", "ingest its messages"),
         )
     if other.settings.get(PRIVATE) and not context.settings.get(PRIVATE):
         raise ConflictError(
-            f"{other.key or other.id!r} is private and {context.key or context.id!r} is not: what was said there "
-            "would be found from other sessions",
+            f"{other.key or other.id!r} is private and {context.key or context.id!r} is not: other "
+            "sessions would find its messages",
             retryable=False,
             options=("make this session private first: set_private()",),
         )

@@ -139,7 +139,7 @@ async def check_exports(
         context = reader.context
         chain = await _check_parent(storage, context, checked_contexts, reader.header)
         if context.id in checked_contexts:
-            raise CorruptRecordError(f"{reader.header}: {context.id} is in this file twice")
+            raise CorruptRecordError(f"{reader.header}: {context.id} appears twice in this file")
         checked_contexts[context.id] = context
         version = context.fork or 0
         for count, batch in enumerate(reader.batches(), 1):
@@ -166,13 +166,13 @@ async def _check_parent(
     parent = checked_contexts.get(context.parent) or await find_context(storage, context.parent)
     if parent is None:
         raise ConflictError(
-            f"{header}: the parent {context.parent} is not here",
+            f"{header}: the parent {context.parent} is not in this store",
             options=(f"restore the export of {context.parent} first",),
         )
     fork = context.fork or 0
     inherited = (parent.root, parent.namespace, append_rules.lineage_of_fork(parent.id, parent.lineage, fork))
     if (context.root, context.namespace, context.lineage) != inherited:
-        raise CorruptRecordError(f"{header}: {context.id} is no fork of {parent.id} as it is here")
+        raise CorruptRecordError(f"{header}: {context.id} is no fork of {parent.id} as it is stored here")
     if parent.id in checked_contexts or not fork:
         return None
     newest = await storage.read(parent.id, at=fork, newest=1, deleted=True)
@@ -267,7 +267,7 @@ class _Reader:
             size += len(line)
             if len(batch) > limits.RECORDS or size > limits.IMPORT_BYTES:
                 position = f"{self._name}:{number}"
-                raise TooLargeError("is of an append that is too long to be held in memory", field=position)
+                raise TooLargeError("belongs to an append that is too large for memory", field=position)
             self._last = (entry.version, entry.chain)
             if number % PAGE == 0:
                 self._report()
@@ -317,7 +317,7 @@ class _Reader:
             raise CorruptRecordError(f"{position} is not a JSON object")
         # Such characters can be in parsed JSON only by an escape, because the line itself is UTF-8 without NUL.
         if "\\u" in line and not all(map(_is_storable_text, _iter_texts(value))):
-            raise CorruptRecordError(f"{position} holds a NUL character or half a character")
+            raise CorruptRecordError(f"{position} contains a NUL character or half a surrogate pair")
         try:
             return parse(cast("dict[str, Json]", value))
         except CorruptRecordError as error:
@@ -325,7 +325,7 @@ class _Reader:
 
 
 def _refuse_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _is_storable_text(text: str) -> bool:

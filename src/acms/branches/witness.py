@@ -120,7 +120,7 @@ async def check_witness(storage: StorageBackend, witness: Sequence[str]) -> list
             record = json.loads(line)
             context, version, chain = str(record["context"]), int(record["version"]), str(record["chain"])
         except (ValueError, TypeError, KeyError) as error:
-            raise ValidationError("is no line of a witness", field=f"line {number}") from error
+            raise ValidationError("is not a line of a witness file", field=f"line {number}") from error
         descriptions = await _check_context(storage, context, record)
         descriptions += await _check_log(storage, context, version, chain)
         problems += [

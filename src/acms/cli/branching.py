@@ -121,8 +121,8 @@ async def merge_branch(
                 conflicts=error.conflicts,
                 options=(
                     f"{retry} --dry-run shows all of them",
-                    f"{retry} --strategy ours keeps what {session} says in them",
-                    f"{retry} --strategy theirs takes what {other} says in them",
+                    f"{retry} --strategy ours keeps the version of {session}",
+                    f"{retry} --strategy theirs takes the version of {other}",
                 ),
             ) from error
 
@@ -412,9 +412,9 @@ def _list_events(tree: Tree, notes: BranchNotes, signs: Signs) -> deque[str | Tr
         events.append((version, f"{signs.tag} v{version} {name}"))
     for compaction in notes.compactions:
         version, first_version, last_version = compaction["version"], compaction["first"], compaction["last"]
-        suffix = "" if compaction["in_force"] else " (out of force)"
+        suffix = "" if compaction["in_force"] else " (not active)"
         events.append(
-            (version, f"{signs.compaction} v{version} stands for v{first_version} to v{last_version}{suffix}")
+            (version, f"{signs.compaction} v{version} replaces v{first_version} to v{last_version}{suffix}")
         )
     for fork in tree.forks:
         events.append((fork.branch.fork or 0, fork))

@@ -34,7 +34,7 @@ Version = Annotated[
 COMPACTIONS = (
     Column("summary", wide=True, value=lambda compaction: preview_text(compaction.summary, 160)),
     Column("version", "cyan", align_right=True, value=render.format_version),
-    Column("stands for", value=lambda compaction: f"v{compaction.replaces[0]}-v{compaction.replaces[1]}"),
+    Column("replaces", value=lambda compaction: f"v{compaction.replaces[0]}-v{compaction.replaces[1]}"),
     Column("tokens", value=lambda compaction: f"{compaction.tokens_before} -> {compaction.tokens_after}"),
     Column("state", value=lambda compaction: "" if compaction.in_force else "replaced"),
     Column("entries", align_right=True, value="removed"),
@@ -311,7 +311,7 @@ def _check_change(session: str | None, changes: Mapping[str, Any], rules: Mappin
         )
     if session is not None and rules:
         raise ValidationError(
-            "is a matter of the whole namespace",
+            "applies to the whole namespace",
             field="hold" if policy_levels.HOLD in rules else "retention",
-            options=("leave SESSION out, and name the namespace with --namespace",),
+            options=("omit SESSION, and name the namespace with --namespace",),
         )

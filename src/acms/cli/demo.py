@@ -270,7 +270,7 @@ def _draw_stats(screen: Screen, stats: SessionStats) -> None:
     ranking = "words" if stats.tier == "words" else f"words and {stats.tier}"
     screen.line(
         f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
-        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes; "
+        f"{stats.active_messages} active ({stats.active_tokens:,}), {stats.episodes} episodes; "
         f"ranked by {ranking}"
     )
 

@@ -175,7 +175,7 @@ class _Target:
         if self.session is None and (has_messages or self.everything):
             raise typer.BadParameter("--message and --all belong to a session", param_hint="SESSION")
         if self.whole_namespace is not None and self.namespace is not None:
-            raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
+            raise typer.BadParameter("already names a namespace", param_hint="--namespace-all")
 
     def describe(self) -> str:
         """Return the target for the confirmation."""

@@ -142,7 +142,7 @@ async def list_facts(
 
 
 def _retired_at(fact: Fact) -> str:
-    return "in force" if fact.retired is None else f"v{fact.retired.version}"
+    return "active" if fact.retired is None else f"v{fact.retired.version}"
 
 
 def _retirement_reason(fact: Fact) -> str:
@@ -233,7 +233,7 @@ async def explain_fact(
             shell.title("It replaced")
             shell.list(FACTS, replaced)
         if retirement is not None:
-            shell.title(f"No longer in force since v{retirement.version}: {retirement.reason}")
+            shell.title(f"No longer active since v{retirement.version}: {retirement.reason}")
             if successor is not None:
                 shell.list(FACTS, [successor])
             _write_sources(shell, evidence)

@@ -214,12 +214,12 @@ async def show_status(
 
 @define_command("sessions", "acms gateway sessions", home=gateway, namespace=None)
 async def list_sessions(shell: Shell) -> None:
-    """List the conversations that came through the gateway, newest first."""
+    """List the conversations that the gateway has recorded, newest first."""
     from acms.gateway.decisions import list_session_rows
 
     async with _open_records(shell.db) as kv:
         rows = await list_session_rows(kv)
-    none = "nothing came through the gateway yet: acms gateway"
+    none = "the gateway has recorded nothing yet: acms gateway"
     shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, none=none))
 
 
@@ -235,7 +235,7 @@ async def explain_requests(
         session_row = next((row for row in rows if row["session"] == session), None)
         if session_row is None:
             raise NotFoundError(
-                f"no session {session!r} came through the gateway", options=("acms gateway sessions",)
+                f"the gateway has recorded no session {session!r}", options=("acms gateway sessions",)
             )
         namespace = session_row["namespace"]
         assert isinstance(kv, CompareAndSetKV)
@@ -265,7 +265,7 @@ async def _open_records(db: str | None) -> AsyncGenerator[ListingKV]:
     if not has_gateway_records(url):
         shown_url = without_password(url)
         raise NotFoundError(
-            f"nothing came through a gateway over {shown_url}", options=("acms gateway", "--db URL")
+            f"no gateway has recorded requests in {shown_url}", options=("acms gateway", "--db URL")
         )
     kv = open_gateway_kv(url, "default")
     assert isinstance(kv, ListingKV)
@@ -344,7 +344,7 @@ def _parse_upstreams(options: Sequence[str]) -> dict[str, str]:
 def _parse_budget(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise typer.BadParameter(
-            f"{text!r} is not a number of tokens from 1 on, and not the word model", param_hint="--budget"
+            f"{text!r} must be a number of tokens of at least 1, or the word model", param_hint="--budget"
         )
     return int(text)
 

@@ -93,7 +93,7 @@ async def import_transcripts(
     """
     if path.is_dir():
         if session is not None:
-            raise typer.BadParameter("names one session, and a folder has many", param_hint="--session")
+            raise typer.BadParameter("names one session, but a folder has many", param_hint="--session")
         await _import_folder(shell, path, format, trust=trust, dry_run=dry_run)
         return
     with allow_interrupt():

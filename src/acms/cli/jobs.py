@@ -117,7 +117,7 @@ def _select_handlers(kinds: Sequence[str] | None, handlers: Mapping[str, Handler
     unknown = [kind for kind in kinds if kind not in handlers]
     if unknown:
         raise ConfigurationError(
-            f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(known_kinds)}",
+            f"--kinds: this worker cannot run {', '.join(unknown)}, only {', '.join(known_kinds)}",
             options=tuple(known_kinds),
         )
     return {kind: handler for kind, handler in handlers.items() if kind in kinds}

@@ -63,7 +63,7 @@ async def migrate_store(
     continues it.
     """
     if status and dry_run:
-        raise typer.BadParameter("either --status or --dry-run", param_hint="--status")
+        raise typer.BadParameter("pass --status or --dry-run, not both", param_hint="--status")
     if status and partitions is not None:
         raise typer.BadParameter("nothing is made with --status", param_hint="--partitions")
     url = shell.db or file_url(data_file())

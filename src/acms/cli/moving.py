@@ -139,7 +139,7 @@ async def export_session(
     --json has no effect.
     """
     if budget is not None and request is None:
-        raise typer.BadParameter("is for --as: a verbatim export is whole", param_hint="--budget")
+        raise typer.BadParameter("needs --as: a verbatim export is always whole", param_hint="--budget")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     if request is not None:
@@ -204,7 +204,7 @@ async def copy_store(
     source = parse_store(stores[0]) if len(stores) == 2 else shell.db
     target = parse_store(stores[-1])
     if source == target:
-        raise typer.BadParameter("is the same store twice", param_hint="[FROM] TO")
+        raise typer.BadParameter("must be another store than the first", param_hint="[FROM] TO")
     source_field = "" if len(stores) == 2 else "db"
     async with (
         open_store(source, field=source_field) as source_store,
@@ -241,7 +241,7 @@ async def back_up_database(
     """Back up the database while it is in use."""
     async with shell.open_store() as storage:
         if not isinstance(storage, HasBackup):
-            raise ConfigurationError("only a file can be backed up like this", options=_BACKUPS)
+            raise ConfigurationError("this command backs up only SQLite files", options=_BACKUPS)
         with shell.progress("copying pages") as report:
             await storage.backup(str(target), progress=report)
     size = target.stat().st_size

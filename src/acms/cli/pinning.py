@@ -74,7 +74,7 @@ def _create_kv(kv: str | None, db: str | None) -> KVHome:
         return storage.kv()
     if isinstance(storage, FileStore):
         return SQLiteKV(storage.path, tenant=storage.tenant)
-    raise ConfigurationError("this store has no values under keys", options=("--kv sqlite:///pins.db",))
+    raise ConfigurationError("this store does not support pins", options=("--kv sqlite:///pins.db",))
 
 
 @asynccontextmanager

@@ -250,7 +250,7 @@ async def explain_decision(
             verdicts = [ledger.why(id)]
         except EntryNotFoundError as error:
             raise EntryNotFoundError(
-                f"{prompt.name} says nothing of {id!r}",
+                f"{prompt.name} has no verdict on {id!r}",
                 options=(
                     "give the id of an entry, as `acms history --json` shows it",
                     "acms prompt why FILE prompt",
@@ -273,7 +273,7 @@ async def replay_prompt(shell: Shell, file: File) -> None:
         payload = await replay(manifest, storage, codec)
     if payload != prompt.payload:
         raise ValidationError(
-            "the payload in the file is not the one its manifest describes: somebody has changed it",
+            "the payload in the file does not match its manifest: the file was changed",
             field="payload",
         )
     value = {
@@ -359,7 +359,7 @@ def _load_prompt(file: Path) -> SavedPrompt:
         raise ValidationError(f"cannot be read: {error.strerror}", field=name) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValidationError(
-            "is no written prompt", field=name, options=("acms prompt render SESSION --save FILE",)
+            "is not a saved prompt", field=name, options=("acms prompt render SESSION --save FILE",)
         ) from error
 
 

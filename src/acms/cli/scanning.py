@@ -22,7 +22,7 @@ def _parse_kinds(options: list[str] | None) -> list[str]:
         kinds += [kind.strip() for kind in option.split(",")]
     for kind in kinds:
         if kind not in KINDS:
-            raise typer.BadParameter(f"{kind!r} is none of {', '.join(KINDS)}")
+            raise typer.BadParameter(f"{kind!r} is not one of {', '.join(KINDS)}")
     return kinds
 
 

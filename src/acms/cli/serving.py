@@ -364,7 +364,7 @@ def _build_oidc_config(issuer: str | None, audience: str | None, claims: Sequenc
     if issuer is None or audience is None:
         missing = "--oidc-issuer" if issuer is None else "--oidc-audience"
         raise typer.BadParameter(
-            "access tokens take --oidc-issuer and --oidc-audience, both", param_hint=missing
+            "access tokens need both --oidc-issuer and --oidc-audience", param_hint=missing
         )
     with refuse_option("oidc_issuer"):
         config = OIDCConfig(issuer=issuer, audience=audience)

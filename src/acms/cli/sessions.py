@@ -239,7 +239,7 @@ async def show_version(
         derived = f"{count_noun(stats.facts, 'fact')}, {count_noun(stats.summaries, 'summary')}"
         shell.line(f"{count_noun(stats.messages, 'message')}, {count_noun(stats.tokens, 'token')}; {derived}")
         shell.line(
-            f"in force: {count_noun(stats.active_messages, 'message')}, {count_noun(stats.active_tokens, 'token')}"
+            f"active: {count_noun(stats.active_messages, 'message')}, {count_noun(stats.active_tokens, 'token')}"
         )
         if tags:
             names = ", ".join(f"{name} (v{number})" for name, number in tags.items())

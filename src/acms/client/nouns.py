@@ -38,7 +38,7 @@ def wrap_read_errors(part_name: str) -> Generator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         failure = ACMSError(
             f"the service's {part_name} cannot be read ({type(error).__name__}: {error})",
-            options=("let client and service have the same release",),
+            options=("use the same release of client and service",),
         )
     else:
         return
@@ -77,7 +77,7 @@ def read_context_items(context: str, data: Mapping[str, Any], items_field: str) 
     def parse_verdicts() -> Mapping[str, Verdict]:
         verdicts = data.get("verdicts")
         if verdicts is None:
-            raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
+            raise ConfigurationError("the reasons were not requested", options=("Client(…, why=True)",))
         return {verdict.id: verdict for verdict in read_noun_list(Verdict, verdicts)}
 
     return ContextItems(

@@ -33,7 +33,7 @@ def run_blocking(work: Coroutine[Any, Any, R]) -> R:
     if current_loop() is not None:
         work.close()
         raise HandleError(
-            "acms.sync would block the event loop that runs here, as in an async function or a notebook",
+            "acms.sync would block the event loop that is running here, as in an async function or a notebook",
             options=(
                 "`from acms import ACMS`, then `async with ACMS(…) as session:` and `await session.recall(…)`",
                 "run the blocking code in a thread: `await asyncio.to_thread(function)`",

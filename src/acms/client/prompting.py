@@ -122,7 +122,7 @@ class Home:
     ) -> Rendered:
         """Request the prompt; raise `ValidationError` for a step that cannot be sent."""
         if budget is None:
-            raise ValidationError("is needed: a service renders within one", field="budget")
+            raise ValidationError("is required: a service renders within a budget", field="budget")
         descriptions = [await _describe_step(step) for step in steps]
         body: dict[str, Json] = {
             **_describe_codec(codec, budget),
@@ -173,7 +173,7 @@ def _describe_codec(codec: Codec, budget: int) -> dict[str, Json]:
         state = None
     if not _can_be_sent(codec, budget, max_tokens, state):
         raise ValidationError(
-            f"{codec.name} {codec.model} has settings (a counter, a margin, …) that a service cannot be told",
+            f"{codec.name} {codec.model} has settings (a counter, a margin, …) that cannot be sent to a service",
             field="codec",
             options=("use the codec with its model alone", "render over a session of this process"),
         )
@@ -217,7 +217,7 @@ async def _describe_step(step: Step) -> dict[str, Json]:
             raise ValidationError(
                 f"{subject} in this process, and the sessions are at a service, which renders",
                 field="prompt",
-                options=("Client.prompt(session, {'pins': namespace, …})", "add what they say as messages"),
+                options=("Client.prompt(session, {'pins': namespace, …})", "add their content as messages"),
             )
 
 

@@ -390,7 +390,7 @@ async def _ingest_many(remote: RemoteSession, arguments: CallArguments) -> list[
         if last_message is not None and not _MESSAGE.fullmatch(str(last_message)):
             raise PreconditionError(
                 f"the newest message is not {last_message}",
-                options=("read what came since, and decide again",),
+                options=("read the newer messages, and decide again",),
             )
     return await _append_messages(remote, drafts, headers) if drafts else []
 
@@ -556,7 +556,7 @@ async def _wait_for_job(remote: RemoteSession, arguments: CallArguments) -> Comp
         raise JobFailedError(
             f"job {job.id} is {job.state.value} after {job.attempt} attempts: {job.error}",
             job_id=job.id,
-            options=("acms jobs retry", "ask for it again"),
+            options=("acms jobs retry", "request it again"),
         )
     compaction = nouns.read_typed_field(object, answer.data, "compaction")
     return None if compaction is None else read_noun(Compaction, compaction)

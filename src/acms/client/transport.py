@@ -78,7 +78,7 @@ class Answer:
     def data(self) -> Json:
         """The value under `data`."""
         if not isinstance(self.body, dict) or "data" not in self.body:
-            raise ACMSError("what answered is not this service", options=("check the address",))
+            raise ACMSError("the server that answered is not this service", options=("check the address",))
         return cast("dict[str, Json]", self.body)["data"]
 
 
@@ -95,7 +95,7 @@ def quote_path_step(part: object, field: str) -> str:
     name = validation.validate_text(part, field)
     if name in ("", ".", ".."):
         raise ValidationError(
-            f"{name!r} cannot be asked for over HTTP, as no address can hold it",
+            f"{name!r} cannot be requested over HTTP: no address can contain it",
             field=field,
             options=("give its `id`",) if field in ("id", "message_id") else (),
         )
@@ -270,7 +270,7 @@ class Transport:
         except httpx2.HTTPError as error:
             failure = self._connection_error(error)
         except UnicodeDecodeError:
-            failure = ACMSError(f"{self.url} answered with what is no text")
+            failure = ACMSError(f"{self.url} answered with bytes that are not text")
         else:
             await self._parse_answer(response.status_code, response.headers, response.content)
             failure = ACMSError(f"{self.url} answered {response.status_code} to a stream")
@@ -346,7 +346,7 @@ class Transport:
         elif self._loop is not loop:
             raise HandleError(
                 "a client belongs to the event loop that used it first",
-                options=("make one client for each loop", "from acms.sync import Client"),
+                options=("create one client per event loop", "from acms.sync import Client"),
             )
         return self._client
 
@@ -363,7 +363,7 @@ class Transport:
                 f"{self.url} gave no answer within {self._timeout:g} s; a write may still have happened"
             )
         return StorageUnavailableError(
-            f"the connection to {self.url} broke ({type(error).__name__}); what was sent may have arrived"
+            f"the connection to {self.url} broke ({type(error).__name__}); the request may have arrived"
         )
 
     async def _parse_answer(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
@@ -375,7 +375,7 @@ class Transport:
                 body = await _parse_content(content)
             except (ValueError, RecursionError):
                 if succeeded:
-                    raise ACMSError(f"{self.url} answered {status} with what is no JSON") from None
+                    raise ACMSError(f"{self.url} answered {status} without valid JSON") from None
         if succeeded:
             return Answer(status=status, headers=headers, body=body)
         raise self._error_of_answer(status, headers, body)
@@ -390,7 +390,7 @@ class Transport:
         elif status == 429:
             error = RateLimitError(retry_after=0.0)
         elif status in _DOWN:
-            error = StorageUnavailableError(f"{self.url} answered {status}: the service is not there")
+            error = StorageUnavailableError(f"{self.url} answered {status}: the service is not available")
         elif status in (401, 407):
             error = AuthenticationError(f"{self.url} answered {status}")
         elif 300 <= status < 400:
@@ -398,7 +398,7 @@ class Transport:
                 f"{self.url} answered {status}; redirects are not followed", options=("check the address",)
             )
         else:
-            error = ACMSError(f"{self.url} answered {status}, and not as this service does")
+            error = ACMSError(f"{self.url} answered {status}in a form that this service does not use")
         if retry_after is not None and error.retryable:
             error.__dict__["retry_after"] = retry_after
         return error
@@ -463,7 +463,7 @@ def _encode_body(body: Json) -> bytes:
     except UnicodeEncodeError:  # half a character: the service says in which field
         return json.dumps(body, allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValidationError(f"is no JSON: {error}", field=_find_unserializable_argument(body)) from None
+        raise ValidationError(f"is not JSON: {error}", field=_find_unserializable_argument(body)) from None
 
 
 def _find_unserializable_argument(body: Json) -> str:
@@ -492,7 +492,7 @@ def _check_encodable(value: str, field: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValidationError("holds half a character (a lone surrogate)", field=field) from None
+        raise ValidationError("contains a lone surrogate", field=field) from None
     return value
 
 
@@ -512,7 +512,7 @@ def _normalize_base_url(base_url: str) -> str:
         parts = urlsplit(base_url)
         port = parts.port
     except ValueError:
-        raise ConfigurationError("base_url is no address") from None
+        raise ConfigurationError("base_url is not an address") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError("base_url must begin with http:// or https://")
     has_credentials = parts.username is not None or parts.password is not None

@@ -121,8 +121,8 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
             return job
         if not has_ended:  # a job that has ended since does not count: enqueue another
             raise ConflictError(
-                f"a compaction with other settings is under way: job {job.id}",
-                options=("ask again when it has ended", "leave the settings out: its job is returned"),
+                f"a compaction with other settings is running: job {job.id}",
+                options=("request it again when it has ended", "omit the settings to get the running job"),
             )
 
 
@@ -155,7 +155,7 @@ async def wait_for_compaction(
         raise JobFailedError(
             f"job {current.id} is {current.state.value} after {current.attempt} attempts: {current.error}",
             job_id=current.id,
-            options=("acms jobs retry", "ask for it again"),
+            options=("acms jobs retry", "request it again"),
         )
     compactions = await read_compactions(storage, context, None, job.id, redactor=shared.redactor)
     # The last one: an imported log may have summaries by an older job of this id.

@@ -112,7 +112,7 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r'merge with (strategy)="(ours|theirs)" to .*', r'send "\1": "\2"'),
         (
             "merge with dry_run=True to see all of them, .*",
-            "GET /api/v1/contexts/{contextId}/merge shows all of them: settle them on either side, and merge again",
+            "GET /api/v1/contexts/{contextId}/merge shows all of them: resolve them on either side, and merge again",
         ),
         (
             r"make this session private first: set_private\(\)",
@@ -190,7 +190,7 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     """Serialize an error as a problem; the message of an internal error is not exposed."""
     status = status_of(error)
     is_internal = status == 500
-    detail = "the service failed; its log has more under the request id" if is_internal else str(error)
+    detail = "the service failed; its log has details under the request id" if is_internal else str(error)
     options = [] if is_internal else translate_options(error)
     problem: dict[str, Json] = {
         "type": f"urn:acms:error:{error.code.lower()}",
@@ -237,7 +237,7 @@ def translate_options(error: ACMSError) -> list[str]:
     if error.code in _OPERATORS:
         if error.retryable:
             return ["repeat the request, a change under the same Idempotency-Key"]
-        return ["ask who runs the service: its log has more under the request id"]
+        return ["ask the operator of the service: its log has details under the request id"]
     translated = dict.fromkeys(_translate_option(option) for option in error.options)
     return [option for option in translated if not CODE.search(option)]
 

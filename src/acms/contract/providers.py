@@ -147,7 +147,7 @@ def _build_provider(source: Any) -> Provider:
             "a source must be a session or have an async method search(request)",
             options=(
                 "pass the session itself",
-                "acms.contract.providers.KnowledgeSource says what is needed",
+                "acms.contract.providers.KnowledgeSource describes the interface",
             ),
         )
     deadline_ms: Any = getattr(source, "deadline_ms", None)
@@ -423,7 +423,7 @@ async def _read_answer(
             # While the lock is held, so that other tasks run before the next reader begins.
             await asyncio.sleep(0)
     if reader.dropped and not reader.candidates:
-        raise ValidationError("has no candidate that can be read", field="candidates")
+        raise ValidationError("has no readable candidate", field="candidates")
     return Answer(
         call=call,
         candidates=tuple(reader.candidates),

@@ -499,7 +499,7 @@ def _parse_moment(value: object, field: str) -> datetime:
         except ValueError as error:
             raise ValidationError("must be a date and time of RFC 3339", field=field) from error
     if moment.tzinfo is None:
-        raise ValidationError("must say its time zone", field=field)
+        raise ValidationError("must have a time zone", field=field)
     return moment.astimezone(UTC)
 
 

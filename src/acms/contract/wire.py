@@ -146,7 +146,7 @@ def parse_object(value: object, field: str, names: Sequence[str], lenient: bool)
         for name in value:
             if name not in names:
                 raise ValidationError(
-                    f"is no field of this contract; known: {', '.join(names)}",
+                    f"is not a field of this contract; known: {', '.join(names)}",
                     field=f"{field}.{name}" if field else name,
                 )
     return value

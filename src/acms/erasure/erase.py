@@ -90,7 +90,7 @@ async def erase_entries(
     `EntryNotFoundError` for an id or key the context does not read, and `LegalHoldError` before any change.
     """
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
-        raise ValidationError("must be a list of one id or more", field="ids")
+        raise ValidationError("must be a list of at least one id", field="ids")
     for id in ids:
         validation.validate_name(id, "ids")
     reader = await storage.context(context)
@@ -185,7 +185,7 @@ async def erase_tenant(
 ) -> Erasure:
     """Erase all entries of the tenant of this handle; `confirm` must be its name."""
     if confirm != storage.tenant:
-        raise ValidationError("must be the name of the tenant whose data goes", field="confirm")
+        raise ValidationError("must be the name of the tenant whose data is erased", field="confirm")
     links: list[Link] = []
     for context in await list_contexts(storage, ContextQuery(deleted=True)):
         links += [_link_of_entry(context, entry) async for entry in _iter_own_entries(storage, context)]

@@ -88,7 +88,7 @@ def require_rewritable_store(storage: StorageBackend) -> Rewritable:
     store = _unwrap_storage(storage)
     if not isinstance(store, Rewritable):
         raise ConfigurationError(
-            f"{type(store).__name__} has no files that can be written anew", options=("leave rewrite out",)
+            f"{type(store).__name__} has no files that can be rewritten", options=("omit rewrite",)
         )
     return store
 

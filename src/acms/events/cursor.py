@@ -47,9 +47,9 @@ class Cursor:
         match = None if isinstance(text, bool) else _CURSOR_PATTERN.fullmatch(str(text))
         if match is None:
             raise ValidationError(
-                "is no cursor of events",
+                "is not an event cursor",
                 field="after",
-                options=("the cursor of the last event that was seen", "a version of the log"),
+                options=("the cursor of the last event you handled", "a version of the log"),
             )
         version, job, jobs_text = match[1], match[2], match[3] or ""
         unfinished = {

@@ -62,7 +62,9 @@ class Webhooks:
         entropy: Entropy = os.urandom,
     ) -> None:
         if not isinstance(storage, HasOwnValues):
-            raise ConfigurationError("this store keeps no webhooks", options=("sqlite:///", "postgresql://"))
+            raise ConfigurationError(
+                "this store does not support webhooks", options=("sqlite:///", "postgresql://")
+            )
         self._storage = storage
         self._kv: ListingKV = storage.own_values()
         self._clock = clock
@@ -238,7 +240,7 @@ def _validate_url(url: str, private: bool) -> str:
         raise malformed
     has_user = parts.username is not None or parts.password is not None
     if has_user or parts.query or parts.fragment:
-        raise ValidationError("must hold no user, no password, no query and no fragment", field="url")
+        raise ValidationError("must not contain a user, a password, a query or a fragment", field="url")
     if parts.scheme != "https" and not private:
         raise ValidationError("must be https", field="url")
     try:

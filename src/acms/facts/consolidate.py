@@ -238,7 +238,7 @@ class Consolidation:
         named = self._by_id.get(proposal.fact_id or "")
         if proposal.action == "keep":
             if named is None:
-                self._decide(index, "unknown_id", f"no fact in force has the id {proposal.fact_id!r}")
+                self._decide(index, "unknown_id", f"no active fact has the id {proposal.fact_id!r}")
                 return
             if named.doubt is None:
                 self._keeps[index] = named
@@ -319,7 +319,7 @@ class Consolidation:
                 proposal = _complete_update(proposal, named)
                 change.proposal = proposal
         elif proposal.action == "update":
-            change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
+            change.note = f"no active fact has the id {proposal.fact_id!r}: added"
         change.address = normalize_address(proposal.subject, proposal.attribute)
         if not has_address(change.address):
             return change
@@ -618,7 +618,7 @@ def _complete_update(proposal: Proposal, named: Fact) -> Proposal:
 
 def _describe_missing(proposal: Proposal) -> str:
     if proposal.fact_id is not None:
-        return f"no fact in force has the id {proposal.fact_id!r}"
+        return f"no active fact has the id {proposal.fact_id!r}"
     return "it names no id, and no single fact at its address"
 
 

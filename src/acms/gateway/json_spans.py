@@ -68,7 +68,7 @@ def parse_body(text: str, field: str) -> Body:
         position = _skip_blanks(text, _expect(text, _skip_blanks(text, position), ":"))
         # Parsers differ in which of two values they take, so the provider might read another list.
         if name == field and name in fields:
-            raise ValueError(f"the field {field!r} stands there twice")
+            raise ValueError(f"the field {field!r} is there twice")
         if name == field and text[position : position + 1] == "[":
             start = position
             items, spans, position = _parse_list(text, position)
@@ -78,7 +78,7 @@ def parse_body(text: str, field: str) -> Body:
             fields[name], position = _decode(text, position)
         position = _next_member(text, position, "}")
     if text[position + 1 :].strip(" \t\r\n"):
-        raise ValueError("something stands behind the object")
+        raise ValueError("there is more after the object")
     return Body(text=text, fields=fields, items=items, spans=spans, list_span=list_span)
 
 
@@ -110,7 +110,7 @@ def _next_member(text: str, position: int, closing: str) -> int:
         return position
     position = _skip_blanks(text, _expect(text, position, ","))
     if text[position : position + 1] == closing:
-        raise ValueError("a comma stands before the closing bracket")
+        raise ValueError("there is a comma before the closing bracket")
     return position
 
 

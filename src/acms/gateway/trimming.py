@@ -161,7 +161,7 @@ async def trim_request(
         tokens_of_messages = max(1, trimmed.tokens - fixed_tokens)
         state.builder_budget = int(state.builder_budget * _MARGIN * budget_for_messages / tokens_of_messages)
     if trimmed is None or trimmed.tokens > budget:
-        raise TrimmingError("what must be shown exceeds the budget")
+        raise TrimmingError("the required messages exceed the budget")
     if len(request.items) - 1 not in trimmed.sent_indexes:
         raise TrimmingError("the newest message would be left out")
     state.has_notes = bool(trimmed.notes)

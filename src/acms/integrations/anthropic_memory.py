@@ -55,7 +55,7 @@ def _normalize_path(path: object) -> str:
     for name in names:
         if name != name.strip() or not name.isprintable() or _INVISIBLE.search(name):
             raise ToolError(
-                f"Path {path!a} must not hold control characters, invisible characters or spaces around a name"
+                f"Path {path!a} must not contain control characters, invisible characters or spaces around a name"
             )
     return normal
 
@@ -203,7 +203,7 @@ class _Directory:
         files = await self._read_files()
         for parent in map(str, PurePosixPath(path).parents):
             if parent in files:
-                raise ToolError(f"Error: {parent} is a file, so there can be nothing below it")
+                raise ToolError(f"Error: {parent} is a file, not a directory")
         if path == ROOT or await self._read_files(path):
             raise ToolError(f"Error: File {path} already exists")
 

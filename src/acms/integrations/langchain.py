@@ -162,7 +162,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         thread = config.get("configurable", {}).get("thread_id")
         if thread is None:
             raise ConfigurationError(
-                "a run must say which conversation it belongs to",
+                "a run must name its conversation",
                 options=('agent.invoke(…, {"configurable": {"thread_id": "user_123"}})',),
             )
         namespace = self._namespace

@@ -177,13 +177,15 @@ def _key_of_operation(op: Op) -> str:
             if is_prefix and len(path) > len(longest):
                 longest = path
         return longest
-    raise ValidationError(f"{type(op).__name__} is no operation of a store", field="ops")
+    raise ValidationError(f"{type(op).__name__} is not a store operation", field="ops")
 
 
 def _prefix_of_namespace(namespace: Sequence[str]) -> str:
     for label in namespace:
         if not isinstance(label, str) or not label or "." in label or "\0" in label:
-            raise InvalidNamespaceError(f"{label!r} of {namespace} must be a text without a dot, not empty")
+            raise InvalidNamespaceError(
+                f"{label!r} of {namespace} must be a text without a dot, and not empty"
+            )
     return _HOME + "".join(f"{label}." for label in namespace)
 
 

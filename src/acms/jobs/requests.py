@@ -159,7 +159,9 @@ async def retry_job_by_id(storage: StorageBackend, id: str, *, now: datetime | N
     """
     job = await get_job_by_id(storage, id)
     if job.state is JobState.RUNNING:
-        raise ConflictError(f"job {id} runs already", options=("let it end", f"acms jobs cancel {id}"))
+        raise ConflictError(
+            f"job {id} is already running", options=("wait until it has ended", f"acms jobs cancel {id}")
+        )
     if job.state is JobState.DONE:
         raise ConflictError(f"job {id} is done", retryable=False)
     retry = Retry(error=job.error or "tried again by hand", not_before=now or datetime.now(UTC))

@@ -64,7 +64,7 @@ def encode_strict_json(value: Json) -> str:
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValidationError(f"holds what is not JSON: {error}", field="message") from error
+        raise ValidationError(f"contains a value that is not JSON: {error}", field="message") from error
 
 
 def parse_provider_message(

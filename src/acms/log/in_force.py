@@ -533,7 +533,7 @@ def find_older_summaries(units: Sequence[EntryGroup[Entry]], replacements: Repla
     return sorted(summaries, key=anchor_version)
 
 
-NO_CALL = "its tool call is not in force"
+NO_CALL = "its tool call is not active"
 """Why the answer of a tool cannot be shown."""
 
 

@@ -58,7 +58,7 @@ def keep_media_bytes(data: object, mime: str, location: Location) -> Media:
     """Let the caller keep bytes that were given as base64, and refer to them."""
     encoded = data if isinstance(data, str) else location.text(data)
     if location.keep is None:
-        raise ValidationError(f"holds the bytes of media ({mime}), which a log never stores", field=location.field,
+        raise ValidationError(f"contains the bytes of media ({mime}), which a log never stores", field=location.field,
                               options=_HINT)  # fmt: skip
     try:
         content = base64.b64decode(encoded, validate=False)

@@ -80,7 +80,7 @@ def merge_policy(stored: Mapping[str, Json], change: Mapping[str, Any]) -> dict[
     """Merge a partial policy into a stored one and check every field; None resets a field to the level above."""
     unknown = sorted(set(change) - set(FIELDS))
     if unknown:
-        raise ValidationError(f"is no field of a policy: {', '.join(FIELDS)}", field=unknown[0])
+        raise ValidationError(f"is not a field of a policy; fields: {', '.join(FIELDS)}", field=unknown[0])
     merged = {name: value for name, value in {**stored, **change}.items() if value is not None}
     CompactionPolicy(**merged)  # raises for an invalid value
     return merged

@@ -70,7 +70,7 @@ def validate_tag_name(value: object, field: str = "name") -> str:
     name = validation.validate_name(value, field)
     if name.removeprefix("v").isdecimal():
         raise ValidationError(
-            f"must not read as a version, as {name!r} does",
+            f"must not look like a version, as {name!r} does",
             field=field,
             options=(f"choose another name, such as release-{name}",),
         )

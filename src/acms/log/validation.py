@@ -116,7 +116,7 @@ def validate_query(value: object, field: str = "query") -> str:
         raise ValidationError(
             "must not be blank",
             field=field,
-            options=("say in a few words what to look for", "window(budget) shows the newest messages"),
+            options=("describe in a few words what to find", "window(budget) shows the newest messages"),
         )
     return checked
 
@@ -141,7 +141,7 @@ def session_name(value: object, field: str) -> str:
     """Return a name for a new session; one that the engine uses itself or that could be taken for an id is refused."""
     checked = session_or_id(value, field)
     if _CONTEXT_ID.match(checked):
-        raise ValidationError("is shaped like an id of a session: choose another one", field=field)
+        raise ValidationError("looks like the id of a session: choose another name", field=field)
     return checked
 
 
@@ -181,7 +181,7 @@ def same_namespace(requested: str, actual: str, id: str) -> None:
         raise ValidationError(
             f"is {requested!r}, and {id!r} is the id of a log of another one",
             field="namespace",
-            options=("name the namespace that the log lies in", "choose another session_id"),
+            options=("name the namespace of the log", "choose another session_id"),
         )
 
 
@@ -227,7 +227,7 @@ def require_role_first(role: object, *contents: object) -> None:
         raise ValidationError(
             "must be a role or one message, not a list",
             field="role",
-            options=("ingest_many(messages)", "sync(messages), which also finds what the log has already"),
+            options=("ingest_many(messages)", "sync(messages), which also recognises stored messages"),
         )
     if isinstance(role, str) and not any(contents) and role.lower() not in Role._value2member_map_:
         raise ValidationError(

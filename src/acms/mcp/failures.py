@@ -27,7 +27,7 @@ _ADVICE: Mapping[str, tuple[str, ...]] = {
     "ENTRY_NOT_FOUND": (_KNOWN_IDS,),
     "SESSION_NOT_FOUND": ("call remember first: nothing was said in this session yet",),
     "IDEMPOTENCY_MISMATCH": ("give another key, or none",),
-    "GONE": ("it cannot come back: go on without it",),
+    "GONE": ("it cannot be restored: go on without it",),
     "UNAUTHENTICATED": ("put the key into the header Authorization: Bearer acms_… of the connection",),
     "DEADLINE": ("call again; a remember with the same key has its effect once",),
     "STORAGE_READ_ONLY": ("ask who runs the server: the store cannot be written",),
@@ -100,4 +100,4 @@ def build_argument_error(error: pydantic.ValidationError, argument_names: Collec
     takes = (
         f"this tool takes {', '.join(argument_names)}" if argument_names else "this tool takes no arguments"
     )
-    return ValidationError("is no argument of this tool", field=field, options=(takes,))
+    return ValidationError("is not an argument of this tool", field=field, options=(takes,))

@@ -105,7 +105,7 @@ class _AuthenticatedServer:
         """Answer one request of the protocol."""
         exchange: Exchange = scope[EXCHANGE]
         if scope["method"] != "POST":  # there is no stream to listen to, and no session to end
-            raise MethodError(f"this path has POST, not {scope['method']}", options=("POST",))
+            raise MethodError(f"this path supports POST, not {scope['method']}", options=("POST",))
         namespace, session = _parse_session_address(scope)
         client = scope.get("client")
         try:
@@ -157,7 +157,7 @@ class _AuthenticatedServer:
     async def describe(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer with the metadata of a protected resource (RFC 9728): it accepts a key in a header."""
         if scope["method"] not in ("GET", "HEAD"):
-            raise MethodError(f"this path has GET, not {scope['method']}", options=("GET", "HEAD"))
+            raise MethodError(f"this path supports GET, not {scope['method']}", options=("GET", "HEAD"))
         _parse_session_address(scope)
         body = {
             "resource": f"{_origin_of_request(scope) or ''}{_path_of_request(scope).removeprefix(METADATA)}",

@@ -51,7 +51,9 @@ def emit_event(listener: Callable[[Any], object] | None, event: object) -> None:
     try:
         listener(event)
     except Exception as error:
-        log_event(logging.WARNING, "on_event_failed", told=type(event).__name__, error=safe_error(error))
+        log_event(
+            logging.WARNING, "on_event_failed", event_type=type(event).__name__, error=safe_error(error)
+        )
 
 
 def safe_error(error: BaseException) -> str:

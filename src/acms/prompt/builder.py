@@ -91,7 +91,7 @@ class Builder(Recipe):
     ) -> None:
         if codec is not None and (isinstance(codec, type) or not callable(getattr(codec, "parse", None))):
             raise ConfigurationError(
-                f"{codec!r} is no codec",
+                f"{codec!r} is not a codec",
                 options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)"),
             )
         super().__init__(codec)
@@ -150,13 +150,14 @@ class Builder(Recipe):
         first: Iterable[str] = (),
         priority: int = SHRINKABLE,
     ) -> Self:
-        """Add the newest messages that fit, at least the last one, which is cut if it must be.
+        """Add the newest messages that fit: at least the last one, which is cut if it does not fit whole.
 
-        When room is short the start moves, in steps, so that it need not move at every turn. The system messages that a
-        log begins with stay in front.
+        When space is short, the first message moves in large steps, so that most requests begin with the same message
+        and hit the provider's cache. Leading system messages of a log stay in front.
 
-        Of a session, `only` names the entries that are shown, by their ids: all others can be recalled. `first` names
-        entries that stay in front too, however old they are; `FitError` if they leave no room for the newest message.
+        For a session, `only` lists the ids of the entries to show; all others can be recalled. `first` lists entries
+        that also stay in front, regardless of their age. Raises `FitError` if they leave no space for the newest
+        message.
         """
         if only is not None or first:
             content = self._select_entries(content, only, first)
@@ -168,9 +169,9 @@ class Builder(Recipe):
         session = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
         if session is None or isinstance(session, SessionAtService):
             raise ValidationError(
-                "only and first are for the history of one session of this process",
+                "only and first need the history of one session of this process",
                 field="content",
-                options=("give history(session, …) a session that is opened here",),
+                options=("pass history(session, …) a session of this process",),
             )
         front = tuple(validation.validate_ids(first, "first"))
         if only is not None:
@@ -178,11 +179,11 @@ class Builder(Recipe):
         return type(self)(prompt.codec)._with_steps(Log(session, first=front))
 
     def last(self, content: Content, n: int, *, priority: int = SHRINKABLE) -> Self:
-        """Add the last n messages of a content, wherever in it they stand.
+        """Add the last n messages of a content.
 
-        When the first of them belongs to a tool call and its answers, all of these are shown. Fewer than n are shown
-        only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
-        of it in the provider's cache.
+        If the first of them belongs to a tool call and its results, all of these are shown. If space is short, fewer
+        than n are shown: as many as fit. `history` moves its start in larger steps, so the provider's cache is hit more
+        often.
         """
         n = validation.validate_integer(n, "n", minimum=1)
         return self._with_shrinking("last", content, Window(slack=0.0), priority, newest=n)
@@ -196,16 +197,17 @@ class Builder(Recipe):
         priority: int = SHRINKABLE,
         role: str | Role = Role.USER,
     ) -> Self:
-        """Add a content that never has more than so many tokens, and fewer when room is short.
+        """Add a content with at most `tokens` tokens, and fewer when space is short.
 
-        Whole messages go first, from the end that is not kept; the last one is cut. `role` is that of plain texts.
+        Whole messages are removed first, from the end that is not kept; the last one is cut. `role` is the role of
+        plain texts.
         """
         cap = validation.validate_integer(tokens, "tokens", maximum=validation.BUDGET)
         strategy = Truncate(cap, validation.parse_choice(keep, KeptEnd, "keep"))
         return self._with_shrinking("truncate", content, strategy, priority, role=role)
 
     def omit(self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER) -> Self:
-        """Add a content that is left out as a whole when room is short; `role` is that of plain texts."""
+        """Add a content that is left out as a whole when space is short; `role` is the role of plain texts."""
         return self._with_shrinking("omit", content, Omit(), priority, role=role)
 
     def summary(
@@ -223,10 +225,10 @@ class Builder(Recipe):
     ) -> Self:
         """Add a content whose oldest messages are summarised when the budget is short; see `acms.prompt.summaries`.
 
-        The summary is kept in `store` under `id`, with a record of the messages it covers: when a content has only
-        grown, the summarizer reads only the new messages. It is stored once the prompt is rendered, and not if that
-        fails. Without a summarizer the extractive one writes it. With `pin` it is pinned too. A `role` that instructs
-        becomes user unless everything the summary covers instructs.
+        The summary is kept in `store` under `id`, with a record of the messages it covers. If the content has only
+        grown, the summarizer reads only the new messages. The summary is stored after the prompt is rendered, and not
+        if the render fails. Without a summarizer the extractive one writes it. With `pin` it is pinned too. The roles
+        system and developer become user unless all covered messages have such a role.
         """
         prompt, steps = self._read_content(content, "content")
         step = SummarisedContent(
@@ -262,15 +264,16 @@ class Builder(Recipe):
         are shown whole while together they have at most 2,000 tokens and a quarter of the prompt's budget; beyond that,
         only messages above the cutoff are shown.
 
-        Next to a `history` of the same session, the recall goes before the newest user message and stays there: later
-        requests grow at their end, read everything before from the provider's cache, and recall only content they do
-        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.history.cache_window`.
+        Next to a `history` of the same session, the recalled text goes before the newest user message and stays there.
+        Later requests grow at their end, so the provider reads the rest from its cache. They recall only content that
+        they do not show yet. The positions are kept in the session's store, by ids; see
+        `acms.prompt.history.cache_window`.
 
-        With `keep="turn"`, or at a past version, or without such a history, the recall is chosen again each time. It
-        goes before the newest user message, or with `in_place` where the caller put it.
+        With `keep="turn"`, at a past version, or without such a history, messages are selected again each time. They go
+        before the newest user message, or with `in_place` where the caller put them.
 
-        Content the prompt already shows is not recalled. Without `tokens` (or its alias `budget`) history and recall
-        share the budget: see `RecallConfig.effort`.
+        Content that the prompt already shows is not recalled. Without `tokens` (or its alias `budget`) history and
+        recall share the budget: see `RecallConfig.effort`.
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
@@ -450,7 +453,7 @@ class Builder(Recipe):
         hints = [index for index, step in enumerate(prompt.steps) if isinstance(step, Hint)]
         if hints and any(map(contents.has_moving_content, prompt.steps[: hints[-1]])):
             raise ValidationError(
-                "what is recalled changes from turn to turn and cannot be part of a cached prefix",
+                "recalled text changes every turn and cannot be part of a cached prefix",
                 field="cache_hint",
                 options=("call cache_hint before recall",),
             )
@@ -468,7 +471,7 @@ class Builder(Recipe):
             raise ValidationError(
                 f"is bound to {codec.name} {codec.model}, this prompt to {self.codec.name} {self.codec.model}",
                 field="prompts",
-                options=("build fragments with Prompt() and no codec",),
+                options=("build reusable parts with Prompt(), without a codec",),
             )
         return prompt
 
@@ -488,7 +491,7 @@ class Builder(Recipe):
         prompt, steps = self._read_content(content, "content")
         if isinstance(strategy, Window) and any(map(contents.has_moving_content, steps)):
             raise ValidationError(
-                "is recalled and stands behind the messages, not among them",
+                "is recalled after the messages and cannot be placed among them",
                 field="content",
                 options=("call recall on the prompt itself",),
             )

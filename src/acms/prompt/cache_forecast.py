@@ -290,7 +290,7 @@ def _describe_text_change(old_sent: Sent, new_sent: Sent) -> str:
         return "the text changed"
     if old_sent.rendition == "summary":
         return "the summary changed"
-    return "a summary stands for what began here"
+    return "a summary replaces the messages that began here"
 
 
 def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequence[Sent], index: int) -> str:
@@ -302,7 +302,7 @@ def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequenc
     if following is not None and following.path == path and new_sent.first > following.first > old_sent.first:
         replacement = "a summary" if all(map(is_summary, new_sent.sources)) else "an edit"
         replaced_versions = _format_versions(old_sent.first, following.first - 1)
-        return f"{path}: {replacement}, v{new_sent.first}, stands for {replaced_versions}"
+        return f"{path}: {replacement}, v{new_sent.first}, replaces {replaced_versions}"
     if any(other.hash == new_sent.hash for other in old_messages[index:]):
         left_versions = _format_versions(old_sent.first, max(old_sent.first, new_sent.first - 1))
         is_inside = index > 0 and old_messages[index - 1].path == old_sent.path

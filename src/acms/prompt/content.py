@@ -103,10 +103,10 @@ def _parse_content(content: object, field: str, nested: list[Recipe], depth: int
 def _steps_of(recipe: Recipe, field: str) -> list[Step]:
     """Return the steps of a nested prompt; raise `ValidationError` for settings that belong to a whole prompt."""
     if recipe.offered:
-        raise ValidationError("carries tools: merge it instead", field=field)
+        raise ValidationError("has tools: merge it instead", field=field)
     if any(isinstance(step, Hint) for step in recipe.steps):
         raise ValidationError(
-            "carries a cache hint, which marks a prefix of the whole prompt",
+            "has a cache hint, which applies to the whole prompt",
             field=field,
             options=("call cache_hint on the prompt that is rendered", "merge it"),
         )

@@ -420,11 +420,11 @@ def revive_messages(manifest: Manifest, entries: Mapping[str, Quotable]) -> tupl
             message = revive_message(sent, entries)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValidationError(
-                f"quotes what its entry does not have: {error!r}", field=f"messages[{number}]"
+                f"quotes text that its entry does not have: {error!r}", field=f"messages[{number}]"
             ) from error
         if fingerprint_message(message) != sent.hash:
             raise ValidationError(
-                f"does not read as it did when it was sent (from {sent.path})",
+                f"is not the text that was sent (from {sent.path})",
                 field=f"messages[{number}]",
                 options=("replay it from the store it was rendered from",),
             )
@@ -535,9 +535,9 @@ def _has_excerpts(manifest: Manifest) -> bool:
 
 def _verdict_of_unread(id: str, version: int, read: Read, *, has_excerpts: bool) -> Verdict:
     """Return the verdict on an entry of a log that was not handed to the fit."""
-    rule, reason = "unread", f"not in force at v{read.version}, or nothing that a history shows"
+    rule, reason = "unread", f"not active at v{read.version}, or nothing that a history shows"
     if version < read.first and read.summary:
-        rule, reason = "summary", f"the stored summary {read.summary!r} stands for it"
+        rule, reason = "summary", f"the stored summary {read.summary!r} replaces it"
     elif version < read.first:
         recall = "the excerpts are those of an earlier request" if has_excerpts else "no recall asked for it"
         reason = f"older than v{read.first}: what is older could not fit, and {recall}"

@@ -190,7 +190,7 @@ def _open_index(index: Json, where: str) -> Mapping[str, Json]:
         )
     if version != VERSION or _object_or_none(parsed.get("pins")) is None:
         raise CorruptRecordError(
-            f"the value of {where!r} is no pin index", options=(f"delete {where!r} and pin again",)
+            f"the value of {where!r} is not a pin index", options=(f"delete {where!r} and pin again",)
         )
     return parsed
 
@@ -238,7 +238,7 @@ def _metadata_from_json(stored: Json, key: str, where: str) -> PinMetadata:
         )
     except ValidationError as error:
         raise CorruptRecordError(
-            f"what is stored of pin {key!r} in {where!r} does not read back: {error}",
+            f"the stored pin {key!r} in {where!r} cannot be read: {error}",
             options=(f"pin {key!r} again", f"unpin {key!r}"),
         ) from error
 
@@ -253,7 +253,7 @@ def _too_large(problem: str, old_index: Json, where: str) -> ValidationError:
         f"{where!r} would have {problem}",
         field="key",
         options=(
-            f"unpin what comes last: {last_keys}",
+            f"unpin the last ones: {last_keys}",
             "use several namespaces, each with a block of its own",
         ),
     )
@@ -300,7 +300,7 @@ def apply_formatter(entry: Pinned, namespace: str, formatter: Callable[[Pinned],
         return validation.validate_text(text, "format", limit=4 * validation.VALUE_BYTES)
     except ValidationError as error:
         problem = str(error).removeprefix("format: ")
-        raise ValidationError(f"what it returned {where} {problem}", field="format") from error
+        raise ValidationError(f"its result {where} {problem}", field="format") from error
 
 
 def scope_id(namespace: str) -> str:
@@ -318,7 +318,7 @@ def parse_pin_strategy(value: object) -> Truncate | Omit:
         )
         return Truncate(tokens, KeptEnd.START)
     raise ValidationError(
-        f"{value!r} is no way to shrink pins",
+        f"{value!r} is not a way to shrink pins",
         field="strategy",
         options=('"omit"', '{"truncate_tokens": 1200}'),
     )

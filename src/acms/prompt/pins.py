@@ -218,7 +218,7 @@ class PinnedKV:
         """Return the tokens kept for the pins; an error if the strategy could not keep so many."""
         tokens = validation.validate_integer(reserve, "reserve", maximum=validation.BUDGET)
         if tokens and isinstance(self._strategy, Omit):
-            raise ValidationError("has no meaning where all is left out", field="reserve")
+            raise ValidationError("has no effect with strategy='omit'", field="reserve")
         if not isinstance(self._strategy, Omit) and tokens > (self._strategy.tokens or 0):
             raise ValidationError(
                 f"is {tokens}, more than the cap of {self._strategy.tokens}",

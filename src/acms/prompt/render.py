@@ -90,8 +90,8 @@ OTHERS_WHOLE = 2_000
 CONDENSED_OUTPUTS = 12
 """Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
 NOT_STORED = (
-    "the next request of this prompt loses the provider's cache: the record of where this one shows what was recalled "
-    "could not be stored (other renders of the prompt stored theirs first)"
+    "the next request misses the provider's cache: the positions of recalled messages could not be stored "
+    "(other renders of the prompt stored theirs first)"
 )
 
 
@@ -675,7 +675,7 @@ class _Renderer:
         try:
             return await count_request(payload)
         except ACMSError as error:
-            self._warnings.append(f"the tokens are estimated, since they could not be counted: {error}")
+            self._warnings.append(f"the tokens are estimated, because they could not be counted: {error}")
             return self._codec.count(payload)
 
     async def _store_summaries(self, resolved: Resolved, fitted: FittedPrompt) -> None:

@@ -39,7 +39,7 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
     )
     if manifest.payload and hash_payload(payload) != manifest.payload:
         raise ValidationError(
-            "this release of the codec writes the same messages as another payload",
+            "this release of the codec writes another payload for the same messages",
             field="manifest",
             options=("replay it with the release that rendered it", "render the prompt again"),
         )

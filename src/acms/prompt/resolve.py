@@ -198,7 +198,7 @@ class Resolver:
     async def _call_plugin(self, step: PluginStep, name: str, path: str, budget: ContentBudget) -> Scope:
         """Ask a plugin for its content and read it as a scope; `path` names the plugins that led to it."""
         if path.count("/") > content.DEPTH:
-            raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
+            raise ValidationError(f"plugins are nested more than {content.DEPTH} deep", field="plugin")
         awaitable = step.plugin.render(self._request)
         if not isawaitable(awaitable):
             raise ValidationError(f"{name!r} must have an async method render", field="plugin")

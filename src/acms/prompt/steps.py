@@ -267,7 +267,7 @@ def build_message(
     answers_call = names_call and all(isinstance(part, ToolResult | Media) for part in built)
     if parsed_role is Role.TOOL and not answers_call:
         raise ValidationError(
-            "a tool message must say which call it answers",
+            "a tool message must name its call",
             field="tool_call_id",
             options=("give tool_call_id", "give parts=[ToolResult(…)]"),
         )

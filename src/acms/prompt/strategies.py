@@ -260,7 +260,7 @@ def _apply_summary(
         return False
     if target is not None and section.tokens - saved_tokens > target:
         return False
-    omit_leaves(covered_leaves, "summary", f"the summary {strategy.id} stands for it")
+    omit_leaves(covered_leaves, "summary", f"the summary {strategy.id} replaces it")
     if section.summary is None:
         section.summary = Leaf(MessageGroup((message,)), section, 0)
     section.summary.write((message,), (cost,), "", "")

@@ -62,11 +62,15 @@ class Summaries:
         metadata: Mapping[str, Json] = MappingProxyType({}),
     ) -> None:
         if not callable(getattr(store, "get", None)) or not callable(getattr(store, "set", None)):
-            raise ValidationError(f"{store!r} keeps no values", field="store", options=("open_kv(url)",))
+            raise ValidationError(
+                f"{store!r} is not a key-value store", field="store", options=("open_kv(url)",)
+            )
         if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
             raise ValidationError(f"{summarizer!r} has no method summarize", field="summarizer")
         if summary_coverage.FIELD in metadata:
-            raise ValidationError(f"{summary_coverage.FIELD!r} is where the watermark lies", field="metadata")
+            raise ValidationError(
+                f"{summary_coverage.FIELD!r} is reserved for the watermark", field="metadata"
+            )
         self._store = store
         self._summarizer = summarizer
         self._pin = pin
@@ -390,7 +394,7 @@ class SummaryRun:
 def _text_of_entry(entry: KVEntry) -> str:
     if not isinstance(entry.data, str):
         raise ValidationError(
-            f"{entry.key!r} holds a value that is no summary",
+            f"{entry.key!r} has a value that is not a summary",
             field="id",
             options=("choose another id", "delete the value"),
         )

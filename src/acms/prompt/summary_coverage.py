@@ -117,7 +117,7 @@ def match_watermark(
     begin somewhere inside it: then only a summary of the same state matches, and it covers the earlier content too.
     """
     if watermark is None:
-        return Match(reason="nothing is stored that says what it stands for")
+        return Match(reason="its stored record is missing")
     if watermark.model != model:
         return Match(reason=f"it was written by {watermark.model}, this prompt is summarised by {model}")
     if stamp and watermark.stamp == stamp:
@@ -125,11 +125,11 @@ def match_watermark(
         if covers:
             return Match(covers=covers)
     if not whole:
-        return Match(reason="the log was rewritten since, or what it stands for has grown")
+        return Match(reason="the log was rewritten since, or the covered part has grown")
     if watermark.atoms > len(groups):
-        return Match(reason=f"it stands for {watermark.atoms} messages, there are {len(groups)}")
+        return Match(reason=f"it covers {watermark.atoms} messages, there are {len(groups)}")
     if chain_digests(groups[: watermark.atoms]) != watermark.chain:
-        return Match(reason=f"one of the {watermark.atoms} messages it stands for is not what it was")
+        return Match(reason=f"one of the {watermark.atoms} messages it covers has changed")
     return Match(covers=watermark.atoms)
 
 

@@ -434,7 +434,7 @@ def is_transient_status(status: int) -> bool:
 def unreadable_answer_error(provider: str) -> ProviderError:
     """Return the error of an answer that cannot be read."""
     return ProviderError(
-        f"{provider}: its answer is not what was asked for", provider=provider, retryable=True
+        f"{provider}: its answer does not have the expected form", provider=provider, retryable=True
     )
 
 
@@ -504,7 +504,7 @@ def _parse_base_url(base_url: str, trusted: bool) -> httpx2.URL:
         raise ConfigurationError("base_url must be an address such as https://api.example.com/v1")
     if url.userinfo or url.query or url.fragment:
         raise ConfigurationError(
-            "base_url must not hold a user, a password, a query or a fragment: use api_key"
+            "base_url must not contain a user, a password, a query or a fragment: use api_key"
         )
     if not trusted and url.scheme != "https":
         raise ConfigurationError("base_url must be https, unless it is trusted", options=("trusted=True",))

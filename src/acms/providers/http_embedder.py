@@ -199,7 +199,7 @@ class ModelEmbedder(ABC):
             raise ValueError("no numbers")
         if sizes != {self.dimension}:
             raise ProviderError(
-                f"{self._model} gives vectors of {', '.join(map(str, sorted(sizes)))} numbers, not {self.dimension}",
+                f"{self._model} returns vectors of {', '.join(map(str, sorted(sizes)))} numbers, not {self.dimension}",
                 provider=self.provider,
                 options=("give the size of the model's vectors as dimension",),
             )

@@ -97,7 +97,7 @@ class HTTPReranker(OverEndpoint):
         scores = [_apply_logistic(value) if self._logits else float(value) for value in values]
         if not all(0 <= score <= 1 for score in scores):
             raise ProviderError(
-                f"{self.provider}: {self.model} gives scores outside of [0, 1]",
+                f"{self.provider}: {self.model} returns scores outside of [0, 1]",
                 provider=self.provider,
                 options=("pass logits=True when the server answers with logits",),
             )

@@ -53,7 +53,7 @@ class ModelSummarizer:
             log_event(logging.INFO, "summary_repaired", model=self.model, **repairs)
         if not text:
             raise ProviderError(
-                f"{self.model}: no sentence of its summary is in the conversation",
+                f"{self.model}: its summary contains nothing from the conversation",
                 provider=self.model,
                 retryable=True,
             )

@@ -114,7 +114,7 @@ def read_weights(path: Path, *, sha256: str) -> dict[str, NDArray[np.generic]]:
     try:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                raise ConfigurationError(f"{path} is not the model that was expected")
+                raise ConfigurationError(f"{path} is not the expected model")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error

@@ -75,7 +75,7 @@ def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) ->
     items, summary, unreadable = _extract_proposals(text[:_LONGEST])
     if items is None:
         raise ProviderError(
-            "the model's answer holds no proposals that can be read",
+            "the model's answer contains no readable proposals",
             provider=provider,
             retryable=True,
             options=("try again", "use a larger model, or one with structured output"),
@@ -253,10 +253,10 @@ def _parse_proposal(
 ) -> Proposal:
     """Parse one proposal; raise `ValidationError` with the reason if its meaning is uncertain."""
     if not isinstance(item, dict):
-        raise ValidationError("is no object")
+        raise ValidationError("is not an object")
     fields = cast("_Object", item)
     if any(isinstance(value, _RepeatedField) for value in fields.values()):
-        raise ValidationError("says two different things about one field")
+        raise ValidationError("has two values for one field")
     fact_id = _parse_fact_id(_first_non_null(fields, "fact", "fact_id"), fact_of_handle)
     action = _parse_action(fields.get("action"), fact_id)
     content = _parse_text(fields.get("content"))
@@ -268,7 +268,7 @@ def _parse_proposal(
         if len(content) > _CONTENT:
             raise ValidationError(f"has more than {_CONTENT} characters")
         if action == "update" and fact_id is not None and fact_id not in fact_of_handle.values():
-            raise ValidationError("updates a fact that it was not shown")
+            raise ValidationError("updates a fact that was not in the request")
         _check_not_cut(content, _parse_text(fields.get("value")))
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
@@ -331,7 +331,7 @@ def _parse_action(value: Any, fact_id: str | None) -> Action:
     if value is None or value == "":
         if fact_id is None:
             return "add"
-        raise ValidationError("does not say what to do with the fact it names")
+        raise ValidationError("names a fact without an action")
     raise ValidationError(f"unknown action {word!r}" if _WORD.match(word) else "unknown action")
 
 

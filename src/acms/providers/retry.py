@@ -59,7 +59,7 @@ def _is_retryable(error: Exception, config: RetryConfig) -> bool:
 
 def _delay_exceeded_error(error: ProviderError, seconds: float, config: RetryConfig) -> ProviderError:
     return ProviderError(
-        f"{error}; not tried again, as it asks to wait {seconds:g} s and retry.max_delay is {config.max_delay:g} s",
+        f"{error}; not retried, because it asks to wait {seconds:g} s and retry.max_delay is {config.max_delay:g} s",
         provider=error.provider,
         retryable=True,
         retry_after=seconds,

@@ -198,5 +198,5 @@ def _convert_error(error: Exception, provider: str) -> ProviderError:
     return ProviderError(
         f"{provider}: the client raised {type(error).__name__}",
         provider=provider,
-        options=("check that the client has a key", "call it directly to see what it says"),
+        options=("check that the client has a key", "call it directly to see its error"),
     )

@@ -255,7 +255,7 @@ class Embedding:
             )
         if unread and context not in self._unread_counts:
             warnings.append(
-                f"{unread:,} of {total:,} messages hold no prose that {self.model} reads: "
+                f"{unread:,} of {total:,} messages contain no text that {self.model} can read: "
                 f"ranked by words alone{name}"
             )
         if unread:
@@ -720,7 +720,7 @@ class Embedding:
         """Scale vectors to length 1; `ProviderError` unless there are `count` of them, with finite numbers."""
         if vectors.shape != (count, self.dimension) or not np.isfinite(vectors).all():
             raise ProviderError(
-                f"embedder gave {vectors.shape}, not {count} vectors of {self.dimension} finite numbers",
+                f"the embedder returned {vectors.shape}, not {count} vectors of {self.dimension} finite numbers",
                 provider=self.space,
             )
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))

@@ -135,7 +135,7 @@ def _parse_value_set(value: Any, name: str, check: Callable[[Any, str], T]) -> f
         return None
     values: list[Any] = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
     if not values:
-        raise ValidationError("must name one at least", field=f"where.{name}")
+        raise ValidationError("must name at least one", field=f"where.{name}")
     return frozenset([check(item, f"where.{name}") for item in values])
 
 

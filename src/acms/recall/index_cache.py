@@ -276,7 +276,9 @@ class Indexes:
                 await self.storage.put_derived(context, rows, wait=False)
             except Exception as error:  # they can be computed again
                 reason = safe_error(error)
-                log_event(logging.WARNING, "cards_not_stored", context=context, error=reason, cards=len(rows))
+                log_event(
+                    logging.WARNING, "index_records_not_stored", context=context, error=reason, rows=len(rows)
+                )
 
     def detach(self) -> bool:
         """Detach from a closed event loop; return whether another loop may use the indexes.

@@ -71,7 +71,7 @@ class App(Router, Service):
 
 async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     """Raise `NotFoundError` for a path without an operation or a mounted application."""
-    raise NotFoundError("there is nothing at this path", options=("GET /openapi.json lists what there is",))
+    raise NotFoundError("there is nothing at this path", options=("GET /openapi.json lists the operations",))
 
 
 def create_app(

@@ -225,7 +225,9 @@ class Audit:
             after = await _read_log_head(tenant, record.get("context"))
             await self._append(tenant, {**record, "after": after})
         except ACMSError as error:
-            log_event(logging.ERROR, "outcome_not_noted", intent=record["intent"], error=safe_error(error))
+            log_event(
+                logging.ERROR, "audit_outcome_not_stored", intent=record["intent"], error=safe_error(error)
+            )
 
     async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
         return await self._write(tenant, await self._trail(tenant), data, key)

@@ -162,12 +162,12 @@ def _check_scope(principal: Principal, scope: Scope) -> None:
     if scope not in principal.scopes:
         denied = PermissionDeniedError(
             f"the key lacks the scope {scope.value}",
-            options=("use a key that has it", "ask who runs the service for one"),
+            options=("use a key that has it", "ask the operator of the service for one"),
         )
         denied.scope = scope.value
         raise denied
     if principal.namespaces is not None and scope is Scope.ADMIN:
-        raise PermissionDeniedError("this is about the whole tenant, and the key is bound to namespaces")
+        raise PermissionDeniedError("this concerns the whole tenant, but the key is bound to namespaces")
 
 
 def _parse_access_token(authorization: str) -> str | None:

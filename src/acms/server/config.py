@@ -95,9 +95,9 @@ class ServerConfig:
                 options=("--auth required, and acms keys create --tenant NAME", "--host 127.0.0.1"),
             )
         if self.auth == "off" and self.oidc is not None:
-            raise ConfigurationError("access tokens are not looked at while auth is 'off': require keys")
+            raise ConfigurationError("access tokens need auth='required'")
         if self.works and not self.writes:
-            raise ConfigurationError("a service that does not write cannot work off jobs: works=False")
+            raise ConfigurationError("a service that does not write cannot run jobs: pass works=False")
         if self.token is not None and len(self.token) < 22:  # 128 random bits in base64
             raise ConfigurationError("the token must have at least 22 characters")
         for origin in self.origins:

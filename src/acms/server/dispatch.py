@@ -129,7 +129,7 @@ class _Resource:
         if operation is None:
             allowed_methods = tuple(sorted(self._operations))
             raise MethodError(
-                f"this path has {', '.join(allowed_methods)}, not {method}", options=allowed_methods
+                f"this path supports {', '.join(allowed_methods)}, not {method}", options=allowed_methods
             )
         return operation
 
@@ -210,7 +210,7 @@ def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
     except ValueError:
-        raise ValidationError("the query string is not understood", field="query") from None
+        raise ValidationError("the query string cannot be parsed", field="query") from None
 
 
 def _body_too_large_error(size: str) -> TooLargeError:

@@ -183,7 +183,7 @@ class Keys:
         now = self._clock()
         old_key = await self.get(id)
         if not old_key.valid(now):
-            raise NotFoundError(f"the key {id!r} is not valid any more", options=("acms keys create",))
+            raise NotFoundError(f"the key {id!r} is no longer valid", options=("acms keys create",))
         new_key = replace(
             old_key,
             id=draw_token(self._entropy, _ID),
@@ -252,7 +252,7 @@ class Keys:
         def change(entry: KVEntry | None) -> Json:
             rows = _rows_of_entry(entry)
             if key.id in rows:
-                raise ConflictError("a key with this id was made before")
+                raise ConflictError("a key with this id already exists")
             return {**rows, key.id: row}
 
         await self._update(key.id, change)
@@ -296,7 +296,7 @@ def _validate_scopes(requested_scopes: Iterable[Scope | str], *, bound: bool) ->
         raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
     if bound and Scope.ADMIN in scopes:
         raise ValidationError(
-            f"{Scope.ADMIN.value} is about the whole tenant: a key that is bound to namespaces cannot have it",
+            f"{Scope.ADMIN.value} concerns the whole tenant: a key that is bound to namespaces cannot have it",
             field="scopes",
             options=tuple(scope for scope in Scope if scope is not Scope.ADMIN),
         )

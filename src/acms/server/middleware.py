@@ -181,7 +181,7 @@ class RequestMiddleware:
         except ACMSError as error:
             await _build_problem_response(error, exchange)(scope, receive, send)
         except Exception as error:
-            log_event(logging.ERROR, "request_broke", error=safe_error(error))
+            log_event(logging.ERROR, "response_interrupted", error=safe_error(error))
             await _build_problem_response(ACMSError(), exchange)(scope, receive, send)
 
 

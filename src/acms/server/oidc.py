@@ -139,8 +139,8 @@ class Tokens:
         tenant = _parse_name(_find_claim(claims, config.tenant_claim))
         if not subject or not tenant or tenant.startswith("@"):
             raise PermissionDeniedError(
-                "the access token names no tenant whose data it opens",
-                options=("ask who runs the identity provider to assign you one",),
+                "the access token names no tenant",
+                options=("ask the operator of the identity provider to assign you one",),
             )
         namespaces = None
         if config.namespaces_claim is not None:
@@ -184,7 +184,7 @@ class Tokens:
     async def _decode(self, token: str, kid: str | None, algorithm: Any) -> Mapping[str, Any]:
         """Return the claims of a token, verified with the key it names, or with any key if it names none.
 
-        If no key fits, the keys are read again once, because the provider may have changed them.
+        If no key matches, the keys are read again once, because the provider may have changed them.
         """
         jwt, config = self._jwt, self._config
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
@@ -204,7 +204,7 @@ class Tokens:
                 except jwt.InvalidSignatureError:
                     if kid is not None:
                         raise  # the token names its key, so no other key can fit
-        raise jwt.InvalidKeyError("no key fits")
+        raise jwt.InvalidKeyError("no key matches")
 
 
 class _PublishedKeys:
@@ -312,7 +312,7 @@ class _PublishedKeys:
         """Return the URL of the keys."""
         if document["issuer"] != self._issuer:
             raise ConfigurationError(
-                "the provider calls itself by another name than the configured issuer",
+                "the provider's issuer is not the configured issuer",
                 options=("name the issuer exactly as its discovery document does",),
             )
         return str(document["jwks_uri"])

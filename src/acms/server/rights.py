@@ -191,9 +191,9 @@ class Rights:
         except ACMSError as error:
             return error
         except TimeoutError:
-            return DeadlineError("the right to this request could not be looked up in time")
+            return DeadlineError("the right to this request could not be checked in time")
         except Exception as error:
-            log_event(logging.ERROR, "look_up_of_right_failed", error=safe_error(error))
+            log_event(logging.ERROR, "access_check_failed", error=safe_error(error))
             return ACMSError()
 
     async def _confirm_context(self, tenant: str, right: Right, access: Access) -> None:

@@ -73,7 +73,7 @@ class Service:
             await self.tokens.open()
         elif not await self.keys.any():
             raise ConfigurationError(
-                "a key is required, and none was ever made: acms keys create --tenant NAME",
+                "a key is required, but none exists: acms keys create --tenant NAME",
                 options=("acms keys create --tenant NAME, then serve", self._suggest_no_keys()),
             )
         self._tasks.append(asyncio.create_task(self.rights.run(), name="acms-server-rights"))

@@ -36,7 +36,7 @@ def load_http_sources(file: Path, environment: Mapping[str, str] = os.environ) -
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:  # also bytes that are no UTF-8
-        raise ConfigurationError(f"{file} is no TOML: {error}") from error
+        raise ConfigurationError(f"{file} is not TOML: {error}") from error
     extra = sorted(set(document) - {"sources"})
     if extra:
         raise ConfigurationError(f"{file} has {', '.join(extra)}: there are [[sources]] only")

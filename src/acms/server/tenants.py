@@ -114,8 +114,8 @@ class Tenant:
         """The key-value store, which belongs to the whole tenant: pins and their values."""
         if self.bound:
             raise PermissionDeniedError(
-                "pins belong to the whole tenant, and the key is bound to namespaces",
-                options=("use a key that is bound to none",),
+                "pins belong to the whole tenant, but the key is bound to namespaces",
+                options=("use a key without a binding",),
             )
         return self._kv
 
@@ -382,8 +382,8 @@ class Stores:
         parameters = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
         if "tenant" in parameters:
             raise ConfigurationError(
-                "the store of a service belongs to no one tenant: the key says whose data is meant",
-                options=("leave tenant= out of the URL",),
+                "the URL of a service's store must not name a tenant: the key determines the tenant",
+                options=("remove tenant= from the URL",),
             )
         #: The handle whose connections the others share, where they can.
         self._shared_handle: Handle | None = None

@@ -80,7 +80,7 @@ def parse_query_parameters(operation: Operation, pairs: Sequence[tuple[str, str]
     if operation.query is not None:
         return _validate_query(operation.query, texts)
     for name in texts:
-        raise ValidationError("is no parameter of this operation", field=name[:64])
+        raise ValidationError("is not a parameter of this operation", field=name[:64])
     return None
 
 
@@ -129,7 +129,7 @@ def _parse_strict_json(data: bytes) -> Json:
     value = _load_json(data, _reject_constant)
     for field, text in _iterate_texts(value):
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValidationError("holds half a character (a lone surrogate)", field=field)
+            raise ValidationError("contains a lone surrogate", field=field)
     return value
 
 

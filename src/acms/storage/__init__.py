@@ -76,7 +76,7 @@ def open_storage(url: str | Path) -> Handle:
         return SQLiteStorage(url)
     if not isinstance(url, str):
         raise ConfigurationError(
-            f"a store is named by a URL or a Path, not by {type(url).__name__}", options=_STORES
+            f"a store must be a URL or a Path, not {type(url).__name__}", options=_STORES
         )
     urls.refuse_repeated_options(url)
     scheme, separator, _ = url.partition("://")

@@ -75,8 +75,8 @@ def check_append(op: Append, head: Head) -> None:
         )
     if op.expect.rewrites is not None and op.expect.rewrites != head.rewrites:
         raise ConflictError(
-            f"{head.rewrites - op.expect.rewrites} rewrites came between",
-            options=("check that every target is still in force and submit again",),
+            f"{head.rewrites - op.expect.rewrites} rewrites happened in between",
+            options=("check that every target is still active and submit again",),
         )
     for draft in op.drafts:
         for first, last in draft.replaces:
@@ -115,7 +115,7 @@ def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
     """Raise `GoneError` if any source entry is erased: an entry derived from it would restore erased content."""
     for entry in entries:
         if entry is not None and entry.state is State.ERASED:
-            raise GoneError(f"{entry.id} was erased, and so is what was made from it")
+            raise GoneError(f"{entry.id} was erased, with everything made from it")
 
 
 def is_repeated_append(op: Append, stored_entries: Sequence[Entry | None]) -> bool:
@@ -223,7 +223,7 @@ def job_missing_error(id: object) -> GoneError:
 def duplicate_job_error(job: str, twin: str) -> ConflictError:
     """Return the error for trying a job again while another job, its twin, does the same work."""
     return ConflictError(
-        f"job {twin} is to do the work of job {job}",
+        f"job {twin} already does the work of job {job}",
         retryable=False,
         options=(f"let job {twin} end, or cancel it",),
     )
@@ -342,7 +342,7 @@ def key_taken_error(key: str | None) -> ConflictError:
 
 def parent_missing_error(parent: str) -> ConflictError:
     """Return the error for a restored fork whose parent is not stored."""
-    return ConflictError(f"the parent {parent} is not here", options=("restore it first",))
+    return ConflictError(f"the parent {parent} is not in this store", options=("restore it first",))
 
 
 def resolve_fork_version(head: Head, fork: int | None) -> int:

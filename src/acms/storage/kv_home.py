@@ -167,7 +167,7 @@ def _entry_from_row(
         )
     except (TypeError, ValueError, OverflowError, RecursionError, CorruptRecordError) as error:
         raise CorruptRecordError(
-            f"the value of {key!r} does not read back: {error}", options=("delete it and set it again",)
+            f"the value of {key!r} cannot be read: {error}", options=("delete it and set it again",)
         ) from error
 
 

@@ -71,4 +71,4 @@ def record_from_columns(context: str, name: str, rev: Any, data: Any) -> Record:
             raise CorruptRecordError("a column has the wrong type")
         return Record(context=context, name=name, rev=rev, data=load_mapping(data))
     except CorruptRecordError as error:
-        raise CorruptRecordError(f"the record {name!r} of {context} does not read back: {error}") from error
+        raise CorruptRecordError(f"the record {name!r} of {context} cannot be read: {error}") from error

@@ -93,7 +93,7 @@ def _info_from_row(row: Sequence[Any]) -> ContextInfo:
             **_read_description(settings),
         )
     except (CorruptRecordError, TypeError, ValueError, OverflowError) as error:
-        raise CorruptRecordError(f"context {id} does not read back: {error}") from error
+        raise CorruptRecordError(f"context {id} cannot be read: {error}") from error
 
 
 def _subtract_erased(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
@@ -156,7 +156,7 @@ async def read_session_page(
         )
     except SessionNotFoundError:
         raise ValidationError(
-            "is not where a page of sessions ends", field="after", options=("pass `next_after` of a page",)
+            "is not the end of a page of sessions", field="after", options=("pass `next_after` of a page",)
         ) from None
 
 

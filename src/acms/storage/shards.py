@@ -79,7 +79,7 @@ class Shards:
         shard = self._tenants.get(validate_name(tenant, "tenant"), self._default)
         if shard is None:
             raise NotFoundError(
-                f"no shard holds the tenant {tenant!r}",
+                f"no shard has the tenant {tenant!r}",
                 options=(f"name its shard under [tenants] in {self.path}", "name a default shard there"),
             )
         return shard
@@ -172,7 +172,7 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None  # a line of it may hold a password
     for field in document.keys() - {"default", "shards", "tenants"}:
-        raise ConfigurationError(f"{path}: {field}: is none of default, [shards], [tenants]")
+        raise ConfigurationError(f"{path}: {field}: is not one of default, [shards], [tenants]")
     shards = _read_table(path, document, "shards")
     if not shards:
         raise ConfigurationError(f"{path}: shards: names no store", options=('eu-1 = "postgresql://…"',))
@@ -212,8 +212,8 @@ def _check_url(path: Path, shard: str, url: str) -> None:
         raise ConfigurationError(f"{field}: must name a store, not another file of shards")
     if re.search(r"[?&]tenant=", url):
         raise ConfigurationError(
-            f"{field}: names a tenant: a shard is for all that lie in it",
-            options=("leave ?tenant= out: it is added for each tenant",),
+            f"{field}: names a tenant: a shard serves all of its tenants",
+            options=("remove ?tenant=: it is added for each tenant",),
         )
     if "://" not in url:
         raise ConfigurationError(f"{field}: {urls.without_password(url)!r} is not the URL of a store")

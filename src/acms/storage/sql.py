@@ -185,7 +185,7 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
         )
     except (*_NONSENSE, CorruptRecordError) as error:
         raise CorruptRecordError(
-            f"entry {version} of {context} does not read back: {error}",
+            f"entry {version} of {context} cannot be read: {error}",
             options=("restore the file from a backup", "acms verify lists what is damaged"),
         ) from error
 
@@ -212,7 +212,7 @@ def read_context(row: Sequence[Any]) -> Context:
             deleted_at=None if deleted_at is None else from_microseconds(deleted_at),
         )
     except _NONSENSE as error:
-        raise CorruptRecordError(f"context {id} does not read back: {error}") from error
+        raise CorruptRecordError(f"context {id} cannot be read: {error}") from error
 
 
 def seal_columns(id: str, values: Mapping[str, Any]) -> str:
@@ -259,7 +259,7 @@ def read_lineage(text: str) -> tuple[tuple[str, int], ...]:
     try:
         return tuple((str(owner), int(last)) for owner, last in json.loads(text)) if text != "[]" else ()
     except _NONSENSE as error:
-        raise CorruptRecordError(f"a lineage does not read back: {error}") from error
+        raise CorruptRecordError(f"a lineage cannot be read: {error}") from error
 
 
 def read_job(row: Sequence[Any]) -> Job:
@@ -286,4 +286,4 @@ def read_job(row: Sequence[Any]) -> Job:
             updated_at=from_microseconds(updated_at),
         )
     except _NONSENSE as nonsense:
-        raise CorruptRecordError(f"job {id} does not read back: {nonsense}") from nonsense
+        raise CorruptRecordError(f"job {id} cannot be read: {nonsense}") from nonsense

@@ -109,7 +109,7 @@ def read_message(
         unread_fields = _find_unread_fields(turns)
         if unread_fields and refuse_invalid and turns[0]["role"] != Role.ASSISTANT:
             raise ValidationError(
-                "is no field of a message, and the message has no content",
+                "is not a field of a message, and the message has no content",
                 field=f"{field}.{unread_fields[0]}" if field else unread_fields[0],
                 options=("content",),
             )

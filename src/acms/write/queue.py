@@ -595,7 +595,7 @@ def _refuse_outdated(request: AppendRequest, head: Head) -> None:
     if request.seen not in (ANY, head.last_message):
         raise PreconditionError(
             f"the newest message is {head.last_message}, not {request.seen!r}",
-            options=("read what came since, and decide again",),
+            options=("read the newer messages, and decide again",),
         ) from None
 
 

@@ -194,7 +194,7 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
 def superseded_error(version: int, by: int) -> ConflictError:
     """Return the error for undoing an entry that has already been undone or replaced."""
     return ConflictError(
-        f"v{version} was taken back or replaced by v{by}", retryable=False, options=(f"undo v{by} first",)
+        f"v{version} was undone or replaced by v{by}", retryable=False, options=(f"undo v{by} first",)
     )
 
 
@@ -208,7 +208,7 @@ async def refuse_expired(
                 is_restored = replacements.replaced_by(replaced.version) == entry.version
                 if replaced.state is State.EXPIRED and is_restored:
                     raise ExpiredError(
-                        f"retention has deleted the content of v{replaced.version}, it cannot come back"
+                        f"retention has deleted the content of v{replaced.version}, it cannot be restored"
                     )
 
 
@@ -300,12 +300,10 @@ def _check_replaceable(id: str, target: Entry, replacements: Replacements, expec
         raise GoneError(f"the content of {id} is gone", options=(advice,))
     replacement = replacements.replaced_by(target.version)
     if replacement is not None:
-        raise GoneError(f"{id} is out of force", options=(f"undo version {replacement} first", advice))
+        raise GoneError(f"{id} is no longer active", options=(f"undo version {replacement} first", advice))
     digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
     if expected is not None and expected != digest:
-        raise PreconditionError(
-            f"{id} says something else by now", options=("read it again, and decide again",)
-        )
+        raise PreconditionError(f"{id} has another text now", options=("read it again, and decide again",))
 
 
 def _draft_edit(shared: SharedSession, target: Entry, content: str) -> Draft:

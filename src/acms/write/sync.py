@@ -413,7 +413,7 @@ class Sync:
                 raise ValidationError(
                     f"is of the {item.role.value}; the message of this key was of the {entry.role}",
                     field=f"messages[{item.message}].role",
-                    options=("give it a key of its own",),
+                    options=("give it its own key",),
                 )
             draft = self._draft_for_storage(item, entry)
             edits.append(_make_edit(draft, entry, item, groups[index]))
@@ -458,9 +458,9 @@ def _new_group_id() -> str:
 
 def _insertion_error(item: Item) -> ConflictError:
     return ConflictError(
-        f"messages[{item.message}] is new and stands before messages that the log holds",
+        f"messages[{item.message}] is new, but comes before messages that are already in the log",
         retryable=False,
-        options=('insert="append" stores it at the end', "hand over the list without it"),
+        options=('insert="append" stores it at the end', "pass the list without it"),
     )
 
 

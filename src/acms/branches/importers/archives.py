@@ -51,7 +51,7 @@ def refuse_packed(begins: bytes, name: str) -> None:
     for offset, magic, kind in _PACKED:
         if begins.startswith(magic, offset):
             raise ValidationError(
-                f"is a {kind} file", field=name, options=("unpack it first, and import what is in it",)
+                f"is a {kind} file", field=name, options=("unpack it first, and import its files",)
             )
 
 
@@ -112,5 +112,5 @@ def _count_entries(file: BinaryIO, name: str) -> None:
         count += (tail + block).count(_DIRECTORY_ENTRY)
         tail = block[-len(_DIRECTORY_ENTRY) + 1 :]  # an entry may begin in one block and end in the next
         if count > limits.ARCHIVE_ENTRIES:
-            raise TooLargeError(f"holds more than {limits.ARCHIVE_ENTRIES:,} files", field=name)
+            raise TooLargeError(f"contains more than {limits.ARCHIVE_ENTRIES:,} files", field=name)
     file.seek(0)

@@ -136,7 +136,7 @@ def _unknown_format_error(source: Source, misfits: Mapping[tuple[str, Shape], Mi
             "has none of the fields of a known format", field=source.name, options=EXPECTED
         )
     return ValidationError(
-        f"is of no known format. The nearest is {nearest}, but {problem}",
+        f"is not in a known format. The nearest is {nearest}, but {problem}",
         field=source.name,
         options=(f"correct the field and import it again as {nearest}", *EXPECTED),
     )

@@ -141,7 +141,9 @@ def _translate_tau(message: Record, key: str, source: Source) -> list[Turn]:
         return turns
     if role == "tool" and "tool_call_id" not in message:
         if not message.get("id"):
-            raise ValidationError("is an answer that names no call", field=f"{source.name}: {key}")
+            raise ValidationError(
+                "is a tool result without the id of its call", field=f"{source.name}: {key}"
+            )
         message = {**message, "tool_call_id": message["id"], "content": text_of(message.get("content"))}
     details = {"usage": message.get("usage") if role == "assistant" else None}
     return read_chat_message(message, key=key, created_at=message.get("timestamp"), details=details)

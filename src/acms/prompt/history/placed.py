@@ -146,8 +146,8 @@ def check_instructions_fit(tokens: int, budget: int) -> None:
     max_tokens = int(budget * INSTRUCTIONS_SHARE)
     if tokens > max_tokens:
         raise FitError(
-            "the system messages that the log begins with, and what is to stand first, take "
-            f"{tokens} tokens; beside everything else the budget leaves {max_tokens} for them",
+            "the leading system messages of the log and the entries of `first` take "
+            f"{tokens} tokens; the rest of the prompt leaves {max_tokens} for them",
             budget=max_tokens,
             required=tokens,
             where="prompt/history",

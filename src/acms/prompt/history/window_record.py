@@ -78,8 +78,8 @@ class WindowRecord:
         except Exception as error:
             log_event(logging.WARNING, "placement_not_read", context=context.id, error=safe_error(error))
             self.warnings.append(
-                "this request of the prompt and the next one lose the provider's cache: the record of where "
-                f"earlier ones show what was recalled could not be read ({safe_error(error)})"
+                "this request and the next one miss the provider's cache: "
+                f"the positions of recalled messages could not be read ({safe_error(error)})"
             )
             return None
 
@@ -133,8 +133,8 @@ class WindowRecord:
         except Exception as error:
             log_event(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
             self.warnings.append(
-                "the next request of this prompt loses the provider's cache: the record of where this one shows what "
-                f"was recalled could not be stored ({safe_error(error)})"
+                "the next request misses the provider's cache: "
+                f"the positions of recalled messages could not be stored ({safe_error(error)})"
             )
             # The stored window must not be continued: this request did not show it.
             if replaces and self._revision:

@@ -391,7 +391,7 @@ def _parse_message(role: str, content: Json, field: str) -> list[PromptMessage]:
     for index, block in enumerate(content):
         part = anthropic_blocks.block_to_part(block) if isinstance(block, Mapping) else None
         if part is None:
-            raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{index}]")
+            raise PayloadError("is not a supported block", field=f"{field}[{index}]")
         (results if isinstance(part, ToolResult) else other_parts).append(part)
     messages: list[PromptMessage] = []
     if results:

@@ -147,7 +147,7 @@ def check_payload(payload: Mapping[str, Json], model: Claude) -> None:
         raise PayloadError(
             "there must be a message",
             field="messages",
-            options=("add a message of the user: what the system says is not one",),
+            options=("add a user message: a system message does not count",),
         )
     require(len(messages) <= 100_000, "there may be at most 100000", "messages")
     max_tokens: Json = payload.get("max_tokens", 0)
@@ -259,7 +259,7 @@ def _check_compactions(messages: Sequence[Mapping[str, Json]]) -> None:
     later_places = [place for place in places if place != (0, 0)]
     if has_signed and later_places:
         number, index = later_places[0]
-        problem = "a signed compaction must come first, in place of what it stands for, and alone"
+        problem = "a signed compaction must come first, in place of the messages it covers, and alone"
         refuse(problem, "messages", number, "content", index)
 
 
@@ -296,9 +296,9 @@ def _check_last_message(message: Mapping[str, Json], model: Claude, *path: str |
         return  # the provider paused: behind a compaction, or in the middle of its own tools
     if not model.takes_prefill:
         raise PayloadError(
-            "this model does not go on with an answer: the last message must be the user's",
+            "this model does not continue an answer: the last message must be the user's",
             field=f"messages[{path[-1]}]",
-            options=("add a message of the user", "choose a model that takes a prefill"),
+            options=("add a message of the user", "choose a model that supports prefill"),
         )
     has_reasoning = any(block["type"] in _THINKING for block in blocks)
     require(not has_reasoning, "an answer to go on with must hold no reasoning", *path, "content")
@@ -405,7 +405,7 @@ def _check_schema(tool: Mapping[str, Json], *path: str | int) -> None:
     require(_COMBINED.isdisjoint(schema), "may not combine schemas at its top", *path)
     if tool.get("strict") and schema.get("additionalProperties") is not False:
         raise PayloadError(
-            "a strict tool must rule out further properties",
+            "a strict tool must forbid additional properties",
             field=f"tools[{path[1]}].input_schema",
             options=('set "additionalProperties" to false', "make the tool not strict"),
         )

@@ -47,8 +47,8 @@ CALLS_MOVED = "tool calls are moved to the end of their message: nothing may fol
 BEGINNING_ADDED = (
     "a message of the user was added in front: no conversation may begin with the assistant here"
 )
-COMPACTION_MOVED = "a compaction is put in front of the messages: it stands for what came before them"
-OLDER_COMPACTION_OMITTED = "of several compactions only the newest is sent: it stands for the others too"
+COMPACTION_MOVED = "a compaction is moved before the messages: it replaces the earlier ones"
+OLDER_COMPACTION_OMITTED = "of several compactions only the newest is sent: it covers the others too"
 TRAILING_SPACE_OMITTED = "white space at the end of the last answer is left out"
 
 _INVALID_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")

@@ -185,9 +185,9 @@ def check_strings(payload: Mapping[str, Json]) -> None:
         serialized = dump(payload)
         serialized.encode()
     except UnicodeEncodeError:
-        raise PayloadError("holds half a surrogate pair, which is no text", field="payload") from None
+        raise PayloadError("contains half a surrogate pair", field="payload") from None
     if "\\u0000" in serialized and _holds_nul(payload):
-        raise PayloadError("holds a NUL character", field="payload")
+        raise PayloadError("contains a NUL character", field="payload")
 
 
 def _holds_nul(value: Json) -> bool:

@@ -543,5 +543,5 @@ def _parse_server_tool_part(item: Mapping[str, Any]) -> Raw:
     """Parse a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
     fields = {name: value for name, value in item.items() if name != SIGNATURE}
     if _SERVER_TOOL_FIELDS.isdisjoint(fields):
-        raise PayloadError("is no part that a message of ACMS has", field="contents")
+        raise PayloadError("is not a supported part", field="contents")
     return Raw(VENDOR, blocks.dump(fields))

@@ -111,7 +111,7 @@ async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Re
     if len(ids) > 16:  # each requires a separate search
         raise ValidationError(f"names {len(ids)} contexts, the limit is 16", field="contexts")
     if not ids and not call.tenant.engine.sources:
-        raise ValidationError("must name the contexts whose memory is meant", field="contexts")
+        raise ValidationError("must name the contexts to search", field="contexts")
     acs = await call.tenant.contract(ids)
     # The sources get nine tenths of the deadline, the reply the rest.
     max_ms = 0.9 * 1000 * call.config.limits.deadline_seconds

@@ -42,7 +42,7 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
     """
     body = call.body
     if (body.ids is None) == (body.answer is None):
-        raise ValidationError("give the ids or the answer, one of them", field="ids")
+        raise ValidationError("give either the ids or the answer", field="ids")
     session = await call.tenant.session(call.path["context_id"])
     answer = body.answer if body.ids is None else " ".join(body.ids)
     await _check_entries_visible(call.tenant, find_cited_ids(answer, texts_of(None)))

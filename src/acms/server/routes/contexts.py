@@ -277,7 +277,7 @@ async def reply_with_contexts(
     try:
         page = await tenant.contexts(query)
     except SessionNotFoundError:
-        raise ValidationError("is no cursor of this list", field="cursor") from None
+        raise ValidationError("is not a cursor of this list", field="cursor") from None
     return await _build_page_reply(tenant, page.items, page.next_after)
 
 

@@ -1,4 +1,4 @@
-"""Entries over HTTP: look at one, correct it, put it out of force, take that back, erase it."""
+"""Entries over HTTP: look at one, correct it, retract it, undo that, erase it."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ class ClearBody(Body):
     reply=describe_single_reply(Rewrite),
 )
 async def clear_context(call: Call[None, ClearBody]) -> Reply:
-    """Put everything said so far out of force; version 0 says that nothing was said.
+    """Retract all messages so far; version 0 means that there were none.
 
     What the profile of the namespace knows from this context alone is retired too. Nothing is deleted.
     """

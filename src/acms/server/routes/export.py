@@ -279,7 +279,7 @@ async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[Im
         if value is not None:
             raise ValidationError("is for conversations: an export says itself what it is", field=name)
     if Scope.ADMIN not in call.principal.scopes:
-        raise PermissionDeniedError(f"an export brings ids and settings: the key needs {Scope.ADMIN.value}")
+        raise PermissionDeniedError(f"an export contains ids and settings: the key needs {Scope.ADMIN.value}")
     storage = call.tenant.handle
     contexts: list[ImportedContext] = []
     try:

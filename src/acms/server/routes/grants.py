@@ -35,7 +35,7 @@ def _check_shareable_namespace(call: Call[Any, Any]) -> str:
     namespace, access = validation.validate_name(call.path["namespace"], "namespace"), call.principal.access
     if not access.allows(namespace, Action.SHARE):
         raise PermissionDeniedError(
-            f"the namespace {namespace!r} is not yours to share", options=("ask who may share it",)
+            f"the namespace {namespace!r} cannot be shared by you", options=("ask a key that may share it",)
         )
     return namespace
 
@@ -59,7 +59,7 @@ async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
     actions = call.body.actions
     denied = [action for action in actions if not access.allows(namespace, action)]
     if denied:
-        raise PermissionDeniedError(f"{denied[0].value!r} is more than you may do in {namespace!r}")
+        raise PermissionDeniedError(f"{denied[0].value!r} exceeds your own rights in {namespace!r}")
     grant = await call.app.grants.grant(
         call.principal.tenant, namespace, call.path["principal"], actions, sharer=call.principal
     )

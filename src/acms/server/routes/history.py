@@ -38,7 +38,7 @@ class Window:
     budget: int
     #: That was read.
     version: int
-    #: In force and not shown.
+    #: Active and not shown.
     omitted: int
     warnings: tuple[str, ...]
     #: With `why` only.

@@ -121,7 +121,7 @@ async def list_jobs(call: Call[ListJobs, None]) -> Reply:
     """
     query, tenant = call.query, call.tenant
     if query.cursor is not None and not (query.cursor.isascii() and query.cursor.isdecimal()):
-        raise ValidationError("is no cursor of this list", field="cursor")
+        raise ValidationError("is not a cursor of this list", field="cursor")
     if query.context_id is not None:
         await tenant.context(query.context_id)
     states = (JobState(query.state),) if query.state else ()

@@ -121,7 +121,7 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     start = 0
     if query.cursor is not None:
         if query.cursor not in keys:
-            raise NotFoundError(f"{query.cursor!r} is not pinned any more", options=("start again",))
+            raise NotFoundError(f"{query.cursor!r} is no longer pinned", options=("start again",))
         start = keys.index(query.cursor) + 1
     page = pins[start : start + query.limit]
     entries = await asyncio.gather(*(store.get(pin.key) for pin in page))

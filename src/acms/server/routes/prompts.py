@@ -178,7 +178,7 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
         prompt = _build_simple_prompt(call, prompt, await view_at(call, body))
     elif other_fields := body.model_fields_set & _SIMPLE:
         raise ValidationError(
-            "says it beside the steps", field=min(other_fields), options=("make a step of it",)
+            "cannot be combined with steps", field=min(other_fields), options=("pass it as a step",)
         )
     else:
         prompt = await apply_prompt_steps(call, prompt, body.steps)

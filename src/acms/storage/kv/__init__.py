@@ -149,7 +149,7 @@ def open_kv(url: str | Path) -> KVHome:
         return SQLiteKV(url)
     if not isinstance(url, str):
         raise ConfigurationError(
-            f"a key-value memory is named by a URL or a Path, not by {type(url).__name__}", options=_FORMS
+            f"a key-value store must be a URL or a Path, not {type(url).__name__}", options=_FORMS
         )
     urls.refuse_repeated_options(url)
     urls.refuse_mistakes(url, _FORMS)

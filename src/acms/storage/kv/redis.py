@@ -279,6 +279,6 @@ def _translate_error(error: Exception, key: str, seconds: float) -> StorageError
         return kind(f"Redis, {key!r}: {error}", options=(advice,) if advice else ())
     if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
         return CorruptRecordError(
-            f"the value of {key!r} does not read back: {error}", options=("delete it and set it again",)
+            f"the value of {key!r} cannot be read: {error}", options=("delete it and set it again",)
         )
     return None

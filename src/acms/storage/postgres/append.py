@@ -142,7 +142,7 @@ class Appender:
                     for group in batch:
                         for pending in group.members:
                             # Only a commit that was broken off leaves callers without an answer.
-                            answer_caller(pending, StorageBusyError("the append was broken off"))
+                            answer_caller(pending, StorageBusyError("the append was interrupted"))
                         self._release_context(group.context)
         finally:
             self._running -= 1
@@ -322,7 +322,7 @@ class Appender:
                         return outcome
                     tries += 1
                     if tries > TRIES:
-                        return ConflictError("other writers were faster every time")
+                        return ConflictError("other writers were first in every attempt")
                 receipt = await self._send_single(pending)
                 if receipt is not None:
                     return receipt
@@ -405,7 +405,7 @@ class Appender:
         }
         for id in ids:
             if id in erased:
-                raise GoneError(f"{id} was erased, and so is what was made from it")
+                raise GoneError(f"{id} was erased, with everything made from it")
 
     async def _diagnose(self, pending: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
         """Return why an operation was refused, its receipt if it was written before, or None if it can be sent again.

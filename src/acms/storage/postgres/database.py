@@ -300,7 +300,7 @@ async def _confirm_durability(connection: Connection, preamble: psycopg.AsyncCur
     try:
         row = await (await connection.execute(_STANDBYS)).fetchone()
     except psycopg.Error as error:  # the commit is valid in any case
-        raise UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
+        raise UnconfirmedError(f"the standbys could not be checked after the commit: {error}") from error
     assert row is not None
     return durability_of_commit(commit, row[0], fsync)
 

@@ -113,7 +113,9 @@ class Feed:
         # All transactions below the horizon have ended: no entry can still appear there.
         horizon = int((await self._db.query("horizon", {}))[0][0])
         if low > horizon or high > horizon:
-            raise ValidationError("the cursor is of another server: start again from None", field="after")
+            raise ValidationError(
+                "the cursor belongs to another server: start again from None", field="after"
+            )
         high = high or horizon
         values = {"low": low, "high": high, "context": context, "version": version, "limit": limit}
         rows = await self._db.query("feed", values)

@@ -75,7 +75,7 @@ class PostgresKV(KVHome):
                 (rows,) = await self._db.query_all((query, values), may_repeat=may_repeat)
         except TimeoutError:
             raise StorageUnavailableError(
-                f"PostgreSQL did not answer within {self._timeout:g} seconds; what was sent may have arrived",
+                f"PostgreSQL did not answer within {self._timeout:g} seconds; the request may have arrived",
                 options=("repeat the call", "check that the server is running and reachable"),
             ) from None
         return rows

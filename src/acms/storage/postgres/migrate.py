@@ -90,7 +90,7 @@ async def read_migration_status(connection: Connection) -> list[Migration]:
         if applied and checksums[version] != checksum:
             raise SchemaVersionError(
                 f"the database was migrated by a different release: its schema {version} is not the one this"
-                " release has; it was not touched",
+                " release has; it was not changed",
                 options=("use the release that migrated it", "acms copy into a new database"),
             )
         steps.append(
@@ -237,8 +237,8 @@ def _check_partitions(partitions: int | None, steps: Sequence[Migration]) -> Non
         raise ConfigurationError(f"partitions must be from 1 to {MOST_PARTITIONS}, was {partitions}")
     if any(step.applied for step in steps):
         raise ConfigurationError(
-            "only an empty database can be given a number of partitions: this one has its tables",
-            options=("leave the number out", "acms copy into a new database that was made with it"),
+            "the number of partitions can be set only for an empty database: this one has tables",
+            options=("omit the number", "acms copy into a new database that was made with it"),
         )
 
 

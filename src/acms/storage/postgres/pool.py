@@ -179,7 +179,7 @@ class Pool:
             parameters = conninfo_to_dict(dsn)
         except psycopg.Error as error:
             raise ConfigurationError(
-                f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
+                f"the address of the PostgreSQL server cannot be parsed: {_without_secrets(error, dsn)}",
                 options=_URL_FORM,
             ) from None
         if not re.fullmatch(r"\d*(,\d*)*", str(parameters.get("port") or "")):
@@ -225,7 +225,7 @@ class Pool:
         if self._pid != os.getpid():
             if any(lane.all for _, lane in self._lanes.all()):
                 raise HandleError(
-                    "this handle was opened before os.fork(): two processes would talk on one connection",
+                    "this handle was opened before os.fork(): two processes would share one connection",
                     options=("close it before os.fork() and open the store in the child process",),
                 )
             self._lanes.clear()

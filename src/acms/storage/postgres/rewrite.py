@@ -120,7 +120,7 @@ class Rewriter:
         """Open a dedicated connection, whose statements may take as long as the server allows the user."""
         if self._db.pool.pooled:
             raise ConfigurationError(
-                "tables are not written anew through a pooler", options=("connect to the server directly",)
+                "tables cannot be rewritten through a pooler", options=("connect to the server directly",)
             )
         try:
             connection = await self._db.pool.open_dedicated()
@@ -161,7 +161,7 @@ def _translate_table_errors(table: str) -> Generator[None]:
         translated = translate_error(error)
         kind = type(translated) if isinstance(translated, StorageError) else StorageError
         raise kind(
-            f"{table} could not be written anew, and is as it was;"
+            f"{table} could not be rewritten, and is unchanged;"
             f" what was erased is gone from its rows ({translated})",
             options=("repeat the call: it goes on", *translated.options),
         ) from error
@@ -173,7 +173,7 @@ async def _check_rights(connection: Connection, tables: Sequence[str]) -> tuple[
     superuser, sees_all, foreign_tables, owner = row
     if foreign_tables:
         raise ConfigurationError(
-            f"what was erased is gone from the rows; only {owner}, who owns the tables, may write them anew",
+            f"what was erased is gone from the rows; only {owner}, who owns the tables, may rewrite them",
             options=(
                 f"repeat it as {owner}",
                 "repeat it as a superuser, who also empties the write-ahead log",

@@ -44,7 +44,7 @@ def backup_database(
         cause = "the disk is full" if is_disk_full else f"{type(error).__name__}: {error}"
         problem = f"the backup to {target} failed: {cause}"
         raise (StorageFullError if is_disk_full else StorageError)(
-            problem, options=("make room there", "choose another place")
+            problem, options=("free space there", "choose another place")
         ) from error
 
 

@@ -203,7 +203,7 @@ class FileEraser:
         await self._rewrite_file()
         if self._wal_stale:
             raise StorageBusyError(
-                f"{self._file.path} was written anew, but a reader keeps its write-ahead log from being emptied",
+                f"{self._file.path} was rewritten, but a reader keeps its write-ahead log from being emptied",
                 options=("end the reader, then repeat the call",),
             )
 
@@ -212,10 +212,10 @@ class FileEraser:
         if self._rewrite_error is not None:
             is_disk_full = isinstance(self._rewrite_error, apsw.FullError)
             raise (StorageFullError if is_disk_full else StorageError)(
-                f"{self._file.path} could not be written anew, and is as it was: {self._rewrite_error}",
+                f"{self._file.path} could not be rewritten, and is unchanged: {self._rewrite_error}",
                 options=(
-                    "make room for one more copy of it, there and where temporary files go ($SQLITE_TMPDIR)",
-                    "repeat the call: what was erased stays erased",
+                    "free space for one more copy of it, there and in the folder for temporary files ($SQLITE_TMPDIR)",
+                    "repeat the call: the erased content stays erased",
                 ),
             ) from self._rewrite_error
 

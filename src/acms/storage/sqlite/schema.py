@@ -45,7 +45,7 @@ def check_header(path: Path) -> None:
         file.xClose()
     if header and header != b"SQLite format 3\0":
         raise CorruptRecordError(
-            f"{path} is not an ACMS database: it is not an SQLite file; it was not touched",
+            f"{path} is not an ACMS database: it is not an SQLite file; it was not changed",
             options=("choose another path", "restore the file from a backup"),
         )
 
@@ -53,7 +53,7 @@ def check_header(path: Path) -> None:
 def check_partitions(partitions: int | None) -> None:
     """Refuse to divide a file."""
     if partitions is not None:
-        raise ConfigurationError("a file has no partitions", options=("leave them out",))
+        raise ConfigurationError("an SQLite file has no partitions", options=("omit them",))
 
 
 def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = False) -> Mapping[int, str]:
@@ -71,12 +71,12 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
     # A new file has neither an id nor tables.
     if application != APPLICATION_ID and (application or tables):
         raise StorageError(
-            f"{path} is a database of another application; it was not touched",
+            f"{path} is a database of another application; it was not changed",
             options=("choose another path",),
         )
     if version > len(known_steps):
         raise SchemaVersionError(
-            f"{path} has schema {version}, this release knows up to {len(known_steps)}; it was not touched",
+            f"{path} has schema {version}, this release knows up to {len(known_steps)}; it was not changed",
             options=("upgrade acms-engine",),
         )
     rows: Any = connection.execute("SELECT version, checksum FROM migrations") if version else ()
@@ -85,7 +85,7 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
         if applied.get(number, checksum) != checksum:
             raise SchemaVersionError(
                 f"{path} was migrated by a different release: its schema {number} is not the one this"
-                " release has; it was not touched",
+                " release has; it was not changed",
                 options=("open it with the release that wrote it", "export there and restore here"),
             )
     if read_only and version < len(known_steps):
