@@ -145,7 +145,7 @@ async def test_a_rotated_key_goes_on_for_the_overlap(stores: Stores, clock: Cloc
     clock.now += timedelta(hours=1)
     assert await keys.find(bearer_header(old)) is None
     assert await keys.find(bearer_header(new)) is not None
-    with pytest.raises(NotFoundError, match="not valid"):
+    with pytest.raises(NotFoundError, match="no longer valid"):
         await keys.rotate(key.id)
 
 

@@ -40,7 +40,7 @@ async def test_a_file_names_servers_by_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[sources]", "no TOML"),
+        ("[[sources]", "not TOML"),
         ('colour = "red"', r"colour: there are \[\[sources\]\] only"),
         ('sources = "none"', "write each source"),
         ("sources = [1]", "write each source"),
