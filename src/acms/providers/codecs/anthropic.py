@@ -48,9 +48,9 @@ class AnthropicMessages(CountingCodec):
     accept it, otherwise it is sent as user text, marked as a reminder. Messages of one role are joined, results follow
     their calls, the name of a user precedes the text. `notes` lists the other changes.
 
-    Claude caches only prefixes that end with a mark. A prompt with a history marks the end of it and of what stands
-    before it, unless it has a `cache_hint`. Writing to the cache costs 1.25 times the input: pass `cache_history=False`
-    if no later request repeats the beginning of a prompt.
+    Claude caches only prefixes that end with a cache marker. A prompt with a history sets markers at the beginning and
+    at the end of the history, unless it has a `cache_hint`. Writing to the cache costs 1.25 times the input: pass
+    `cache_history=False` if no later request repeats the beginning of a prompt.
 
     `system_messages` and `reasoning` are for platforms and models that differ from the published rules: whether system
     messages may come later, and whether signed reasoning is sent back. Newer models refuse it when anything before it
