@@ -98,7 +98,7 @@ class Import:
                 options=('give each message a content: {"role": "user", "content": "…"}',),
             )
         return ValidationError(
-            f"holds no conversation of {self.format}",
+            f"contains no conversation of {self.format}",
             field=self.name,
             options=("leave the format out: the content shows it", *EXPECTED),
         )
