@@ -128,7 +128,9 @@ class HistoryReader:
             )
         front, front_entries = self._choose_summaries(summaries, self._summaries_budget(groups), span)
         if summaries and not front:
-            self.warnings.append("no summary of older messages fits: even the shortest takes half of the space")
+            self.warnings.append(
+                "no summary of older messages fits: even the shortest takes half of the space"
+            )
         groups = cache_window.strip_old_reasoning(groups, span.version)
         is_complete = span.whole and not summaries
         history = HistoryRead(span, groups, front, front_entries, is_complete, labels)
