@@ -1,7 +1,7 @@
 """Adoption: a fork receives the facts that its parent distilled from their common entries after the fork was made.
 
-*Late* entries are those that the parent appended after the fork. A *mark* is a summary that records that an episode was
-reflected on.
+Late entries (`late` in names) are those that the parent appended after the fork, which the fork therefore lacks. A
+*mark* is a summary that records that an episode was reflected on.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_inherited(id: str, segments: Iterable[Segment]) -> bool:
 
 
 def filter_adoptable(late: Iterable[Entry], segments: Sequence[Segment], fork: int) -> list[Entry]:
-    """Select the late entries of a parent that a fork may adopt: they cite only inherited entries and facts.
+    """Select from the entries that a parent appended after a fork those that cite only inherited entries and facts.
 
     These are facts, retractions that end a fact, and marks of episodes that were reflected on. `fork` is the last
     version that both share. Whether the cited facts come from inherited entries is checked by `filter_grounded`.
@@ -115,9 +115,9 @@ def filter_active(
 ) -> list[Entry]:
     """Select the entries that would be active in a log that holds only what the fork knows.
 
-    `entries` derive from inherited entries, `facts` are all late facts, `replacing` all entries of the parent that
-    replace others. Facts and retractions that the fork does not know replace nothing. A fact also replaces the entries
-    that its predecessors replaced.
+    `entries` derive from inherited entries, `facts` are all facts that the parent appended after the fork, `replacing`
+    all entries of the parent that replace others. Facts and retractions that the fork does not know replace nothing. A
+    fact also replaces the entries that its predecessors replaced.
     """
     ids = {entry.id for entry in entries}
     effective: list[Entry] = []
@@ -209,7 +209,7 @@ def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
 
 
 async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
-    """Enqueue an adoption job if the parent has late entries for a fork; return whether a job was enqueued."""
+    """Enqueue an adoption job if the parent learned facts after the fork; return whether a job was enqueued."""
     fork = child.fork or 0
     late = await storage.read(parent, kinds=_ADOPTABLE_KINDS, after=fork, limit=_MAX_CHECKED_INLINE)
     if len(late) < _MAX_CHECKED_INLINE:  # otherwise the job checks all of them
@@ -228,7 +228,7 @@ async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context)
 
 
 async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
-    """Append copies of the late entries of a parent to the fork that is the context of the job.
+    """Append to the fork that is the context of a job the facts that its parent learned later; see `adopt_late`.
 
     Repeating the job adds nothing. It is cancelled if the fork or its parent was deleted.
     """
@@ -242,9 +242,9 @@ async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Fail
 
 
 async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
-    """Append copies of a parent's late entries to a fork; return whether any were new.
+    """Append to a fork the facts that its parent learned after the fork from messages that both share.
 
-    `finish` is the lease of a job that the append completes.
+    Return whether any were new. `finish` is the lease of a job that the append completes.
     """
     while True:
         child = await storage.context(context)
@@ -270,7 +270,7 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
 
 
 async def _read_late_entries(storage: StorageBackend, child: Context) -> list[Entry]:
-    """Return the parent's late entries that derive from inherited entries alone and would be active in the fork."""
+    """Return what the parent learned after the fork from inherited entries alone, if it would be active in the fork."""
     assert child.parent is not None
     assert child.fork is not None
     segments = _list_inherited_segments(child)
