@@ -180,7 +180,7 @@ async def change_namespace(storage: StorageBackend, namespace: str, changes: Map
     rules: dict[str, Json] = {}
     if RETENTION in fields:
         seconds = fields.pop(RETENTION)
-        rules[RETENTION] = None if seconds is None else _parse_seconds(seconds)
+        rules[RETENTION] = None if seconds is None else _round_up_retention(seconds)
     if HOLD in fields:
         held = fields.pop(HOLD)
         rules[HOLD] = True if held is not None and validation.require_flag(held, HOLD) else None
@@ -202,8 +202,11 @@ async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
     await change_namespace(storage, namespace, {HOLD: held})
 
 
-def _parse_seconds(seconds: float) -> int:
-    """Return whole seconds, rounded up: half a second must not become zero, which deletes at once."""
+def _round_up_retention(seconds: float) -> int:
+    """Validate a retention and return it in whole seconds.
+
+    It is rounded up: half a second must not become zero, which deletes at once.
+    """
     if isinstance(seconds, float):
         if not isfinite(seconds):
             raise ValidationError(f"must be a number of seconds, was {seconds}", field=RETENTION)

@@ -434,46 +434,58 @@ _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def serialize_document(value: object, field: str = "data") -> str:
     """Return any JSON value as text, within the limits on size and depth; objects keep the order of their names."""
-    written = _write(_copy_json_value(value, field, [VALUE_DEPTH, VALUE_BYTES]))
+    written = _write(_copy_json_value(value, field, _JsonBudget()))
     size = len(written.encode())
     if size > VALUE_BYTES:
         raise ValidationError(f"is {size} bytes of JSON, the limit is {VALUE_BYTES}", field=field)
     return written
 
 
-def _copy_json_value(value: object, field: str, remaining: list[int]) -> Json:
-    """Copy a JSON value; `remaining` holds the levels and the bytes that it may still have, and is counted down.
+class _JsonBudget:
+    """The levels and the bytes that a JSON value may still have.
 
     Without the limit on bytes, a small value that holds one list many times would be copied endlessly.
     """
-    is_container = isinstance(value, Mapping | list | tuple)
-    remaining[1] -= 1
-    # Each item of a container takes at least a digit and a comma.
-    if remaining[1] < (2 * len(value) - 1 if is_container else 0):
-        raise ValidationError(f"is more than {VALUE_BYTES} bytes of JSON", field=field)
+
+    def __init__(self) -> None:
+        self.levels = VALUE_DEPTH
+        self._bytes = VALUE_BYTES
+
+    def spend_bytes(self, count: int, field: str) -> None:
+        """Subtract bytes; `ValidationError` if fewer are left."""
+        self._bytes -= count
+        if self._bytes < 0:
+            raise ValidationError(f"is more than {VALUE_BYTES} bytes of JSON", field=field)
+
+
+def _copy_json_value(value: object, field: str, budget: _JsonBudget) -> Json:
+    """Copy a JSON value within a budget, which is counted down."""
     if isinstance(value, str):
-        remaining[1] -= len(value)
-        return validate_text(value, field, limit=VALUE_BYTES)
-    if not is_container:
+        text = validate_text(value, field, limit=VALUE_BYTES)
+        budget.spend_bytes(len(text), field)
+        return text
+    budget.spend_bytes(1, field)
+    if not isinstance(value, Mapping | list | tuple):
         return _copy_plain_value(value, field, 1)
-    if remaining[0] == 0:
+    budget.spend_bytes(len(value), field)  # a comma or bracket for each item
+    if budget.levels == 0:
         raise ValidationError(f"is nested deeper than {VALUE_DEPTH}", field=field)
-    remaining[0] -= 1
+    budget.levels -= 1
     copy: Json
     if isinstance(value, Mapping):
         copy = {}
         for name, item in value.items():
             if not isinstance(name, str):
                 raise ValidationError(f"has a name that is no string but {type(name).__name__}", field=field)
-            checked_name = _copy_json_value(name, field, remaining)
+            checked_name = _copy_json_value(name, field, budget)
             nested_field = _nested_field_name(field, f".{checked_name}")
-            copy[checked_name] = _copy_json_value(item, nested_field, remaining)
+            copy[checked_name] = _copy_json_value(item, nested_field, budget)
     else:
         copy = [
-            _copy_json_value(item, _nested_field_name(field, f"[{index}]"), remaining)
+            _copy_json_value(item, _nested_field_name(field, f"[{index}]"), budget)
             for index, item in enumerate(value)
         ]
-    remaining[0] += 1
+    budget.levels += 1
     return copy
 
 
