@@ -539,11 +539,11 @@ class _FactMerge:
         if their_contents == our_contents:
             self._plan.agreed = True
             return
-        superseded = tuple(fact for fact in ours if fact_comparison_key(fact) not in their_contents)
+        superseded = _without_contents(ours, theirs)
         changed_here = our_contents != _contents_of(ours_base)
-        if changed_here and not self._their_value_wins(theirs_base, ours, theirs, superseded):
+        if changed_here and self._record_conflict(theirs_base, ours, theirs) != "theirs":
             return
-        added_facts = [fact for fact in theirs if fact_comparison_key(fact) not in our_contents]
+        added_facts = _without_contents(theirs, ours)
         for fact in added_facts:
             # The first one supersedes all of ours.
             self._plan.added_facts.append(AddedFact(fact, superseded if fact is added_facts[0] else ()))
@@ -554,32 +554,25 @@ class _FactMerge:
     def _decide_facts(self, added: Sequence[Entry], removed: Sequence[Entry]) -> None:
         """Decide facts at addresses that hold several values: each by itself.
 
-        `removed` are facts that the other side superseded or retracted, `added` those that it added.
+        `removed` are facts that the other side superseded or retracted, `added` those that it added. Each side now has
+        another version of a removed fact, or none.
         """
         #: Facts of this side that a fact of the other side supersedes, by its id.
         superseded_by: dict[str, list[Entry]] = {}
         #: Ids of facts of the other side that do not replace ours.
         refused_ids: set[str] = set()
         for fact in removed:
-            theirs = _find_successor(self._theirs.current_facts, fact)
-            ours, ours_base = self._find_our_successors(fact)
-            current = () if ours is None else (ours,)
-            same_content = fact_comparison_key(theirs) == fact_comparison_key(ours)
-            unchanged_here = fact_comparison_key(ours) == fact_comparison_key(ours_base)
-            if same_content:
-                self._plan.agreed = True
-                theirs_wins = False
-            elif unchanged_here:
-                theirs_wins = True
-            else:
-                theirs_wins = self._their_value_wins([fact], current, _present([theirs]), current)
-            if not theirs_wins:
-                refused_ids.update(entry.id for entry in _present([theirs]))
-            elif theirs is not None:
-                superseded_by.setdefault(theirs.id, []).extend(current)
-            else:
+            theirs = _find_active_version(self._theirs.current_facts, fact)
+            ours, ours_base = self._find_our_versions(fact)
+            superseded = () if ours is None else (ours,)
+            takes_theirs = self._takes_change(fact, theirs, ours, ours_base)
+            if takes_theirs and theirs is None:
                 reason = self._theirs.find_retraction(fact)
-                self._plan.removed_facts.append(RemovedFacts(current, reason))
+                self._plan.removed_facts.append(RemovedFacts(superseded, reason))
+            elif takes_theirs and theirs is not None:
+                superseded_by.setdefault(theirs.id, []).extend(superseded)
+            elif theirs is not None:
+                refused_ids.add(theirs.id)
         for fact in added:
             superseded = tuple(superseded_by.get(fact.id, ()))
             if not superseded and (fact.id in refused_ids or self._is_known(fact)):
@@ -587,39 +580,46 @@ class _FactMerge:
             else:
                 self._plan.added_facts.append(AddedFact(fact, superseded))
 
+    def _takes_change(
+        self, fact: Entry, theirs: Entry | None, ours: Entry | None, ours_base: Entry | None
+    ) -> bool:
+        """Return whether this side takes the other side's change of a fact; record agreement or a conflict."""
+        if fact_comparison_key(theirs) == fact_comparison_key(ours):
+            self._plan.agreed = True
+            return False
+        is_unchanged_here = fact_comparison_key(ours) == fact_comparison_key(ours_base)
+        if is_unchanged_here:
+            return True
+        return self._record_conflict([fact], _present([ours]), _present([theirs])) == "theirs"
+
     def _is_known(self, fact: Entry) -> bool:
         """Return whether this side has an active fact of the same address and content."""
         ours, _ = _facts_at(self._ours, address_of(fact))
         return fact_comparison_key(fact) in _contents_of(ours)
 
-    def _find_our_successors(self, fact: Entry) -> tuple[Entry | None, Entry | None]:
-        """Return what this side has instead of a fact of the other side: now, and at their common base.
+    def _find_our_versions(self, fact: Entry) -> tuple[Entry | None, Entry | None]:
+        """Return this side's version of a fact of the other side: now, and as the other side last saw it.
 
         Copies of one fact have the same origin. The entries of a history include superseded ones.
         """
         origin = self._theirs.origin(fact)
         for ours in self._ours.current_facts.entries:
             if self._ours.origin(ours) == origin:
-                current = _find_successor(self._ours.current_facts, ours)
-                return current, _find_successor(self._ours.base_facts, ours)
+                current = _find_active_version(self._ours.current_facts, ours)
+                return current, _find_active_version(self._ours.base_facts, ours)
         return None, None
 
-    def _their_value_wins(
-        self,
-        base: Sequence[Entry],
-        ours: Sequence[Entry],
-        theirs: Sequence[Entry],
-        superseded: Sequence[Entry],
-    ) -> bool:
-        """Record a conflict about facts; return whether the other side wins.
+    def _record_conflict(
+        self, base: Sequence[Entry], ours: Sequence[Entry], theirs: Sequence[Entry]
+    ) -> Literal["ours", "theirs"] | None:
+        """Record a conflict about facts; return its resolution, which is the side that wins.
 
-        `superseded` are the facts of this side that would then be superseded. Content of low trust never supersedes
-        facts of protected origin, whatever the strategy is.
+        Content of low trust never supersedes facts of protected origin, whatever the strategy is.
         """
         resolution, reason = _resolution_of_strategy(self._strategy), ""
         their_trust = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
         if resolution == "theirs" and not trust.is_protected_origin(their_trust):
-            our_trusts = [trust.trust_of_entry(fact) for fact in superseded]
+            our_trusts = [trust.trust_of_entry(fact) for fact in _without_contents(ours, theirs)]
             protected = [our_trust for our_trust in our_trusts if trust.is_protected_origin(our_trust)]
             if protected:
                 resolution = "ours"
@@ -637,7 +637,7 @@ class _FactMerge:
                 reason=reason,
             )
         )
-        return resolution == "theirs"
+        return resolution
 
 
 def _facts_at(log: Log, address: Address) -> tuple[list[Entry], list[Entry]]:
@@ -651,7 +651,13 @@ def _contents_of(facts: Iterable[Entry]) -> set[Hashable]:
     return set(map(fact_comparison_key, facts))
 
 
-def _find_successor(facts: FactHistory, fact: Entry) -> Entry | None:
+def _without_contents(facts: Iterable[Entry], others: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Return the facts of which no other has the same content."""
+    other_contents = _contents_of(others)
+    return tuple(fact for fact in facts if fact_comparison_key(fact) not in other_contents)
+
+
+def _find_active_version(facts: FactHistory, fact: Entry) -> Entry | None:
     """Return a fact itself if it is active, else the active fact that supersedes it, or None if it was retracted."""
     for active in facts.active:
         if active.version == fact.version:

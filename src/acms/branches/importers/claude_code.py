@@ -77,7 +77,7 @@ class _Tree:
             turn = len(self.parents) - 1
         self._last = self.turn_of[digest] = turn
 
-    def find_branches(self) -> None:
+    def mark_abandoned(self) -> None:
         """Find the turns that the user abandoned: the newest prompt does not follow from them."""
         parents = {str(turn): str(parent) for turn, parent in enumerate(self.parents)}
         _, *abandoned = split_branches(parents, str(len(self.parents) - 1))
@@ -192,7 +192,7 @@ class _Chain:
 
 def read_claude_code(source: Source) -> Iterator[Conversation]:
     """Read the main conversation, its branches and the side chains, a message at a time."""
-    trees = _find_trees(source)
+    trees = _read_branched_conversations(source)
     chains: dict[str, _Chain] = {}
     for line in source.records():
         reason = _reason_to_skip(line)
@@ -207,14 +207,14 @@ def read_claude_code(source: Source) -> Iterator[Conversation]:
         yield from chain.flush()
 
 
-def _find_trees(source: Source) -> dict[str, _Tree]:
+def _read_branched_conversations(source: Source) -> dict[str, _Tree]:
     """Return the turns of those conversations that have branches."""
     trees: dict[str, _Tree] = {}
     for line in source.records():
         if line.get("uuid") and not line.get("isSidechain"):
             trees.setdefault(_conversation_of(line, source.stem), _Tree()).add(line)
     for tree in trees.values():
-        tree.find_branches()
+        tree.mark_abandoned()
     return {id: tree for id, tree in trees.items() if tree.branches}
 
 
