@@ -132,22 +132,23 @@ class Chroma:
         future: asyncio.Future[T] = loop.create_future()
         permits = self._permits.here()
 
-        def done(settle: Callable[[], None]) -> None:
+        def release_and_answer(answer: Callable[[], None]) -> None:
             permits.release()
             if not future.done():
-                settle()
+                answer()
 
         def run() -> None:
             try:
                 result = work()
             except BaseException as error:
-                settle = partial(future.set_exception, error)
+                answer = partial(future.set_exception, error)
             else:
-                settle = partial(future.set_result, result)
-                if on_late_result is not None and future.done():
+                answer = partial(future.set_result, result)
+                has_timed_out = future.done()
+                if has_timed_out and on_late_result is not None:
                     on_late_result(result)
             try:
-                loop.call_soon_threadsafe(done, settle)
+                loop.call_soon_threadsafe(release_and_answer, answer)
             except RuntimeError:  # the loop was closed meanwhile
                 return
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from acms.errors import ACMSError, ValidationError
 from acms.model import Derived, Entry, Page
@@ -95,6 +95,20 @@ def locate_entries(ids: Sequence[str]) -> dict[str, list[Any]] | None:
     return {"contexts": contexts, "versions": versions} if versions else None
 
 
+class _Cursor(NamedTuple):
+    """A range of transactions that a reader goes through, and the last entry that it was given."""
+
+    low: int = 0
+    #: The end of the range; 0 until it is known.
+    high: int = 0
+    context: str = ""
+    version: int = 0
+
+    def encode(self) -> str:
+        """Return the cursor as text."""
+        return f"{self.low}.{self.high}.{self.context}.{self.version}"
+
+
 class Feed:
     """Reads the feed of a tenant."""
 
@@ -104,25 +118,24 @@ class Feed:
     async def page(self, after: str | None, limit: int) -> Page[Entry]:
         """Return entries of all logs of the tenant that were appended since a cursor, and the next cursor.
 
-        A cursor is `low.high.context.version`: a range of transactions, and the last entry returned from it. A
-        range is finished when a page is not full; the next one then begins where it ended.
+        A range of transactions is finished when a page is not full; the next range begins where it ended.
         """
-        low, high, context, version = _read_cursor(after)
+        cursor = _parse_cursor(after)
         if limit < 1:
             raise ValidationError(f"must be at least 1, was {limit}", field="limit")
         # All transactions below the horizon have ended: no entry can still appear there.
         horizon = int((await self._db.query("horizon", {}))[0][0])
-        if low > horizon or high > horizon:
-            raise ValidationError(
-                "the cursor belongs to another server: start again from None", field="after"
-            )
-        high = high or horizon
-        values = {"low": low, "high": high, "context": context, "version": version, "limit": limit}
-        rows = await self._db.query("feed", values)
-        entries = tuple(read_entry(row[:-1], row[-1]) for row in rows)
-        if len(rows) == limit:
-            return Page(items=entries, next_after=f"{low}.{high}.{entries[-1].context}.{entries[-1].version}")
-        return Page(items=entries, next_after=f"{high}.0..0")
+        if max(cursor.low, cursor.high) > horizon:
+            raise ValidationError("the cursor belongs to another server: start again from None", field="after")
+        if cursor.high == 0:
+            cursor = cursor._replace(high=horizon)
+        rows = await self._db.query("feed", {**cursor._asdict(), "limit": limit})
+        entries = tuple(read_entry(columns, owner) for *columns, owner in rows)
+        if len(entries) == limit:
+            next_cursor = cursor._replace(context=entries[-1].context, version=entries[-1].version)
+        else:
+            next_cursor = _Cursor(low=cursor.high)
+        return Page(items=entries, next_after=next_cursor.encode())
 
 
 class DerivedRows:
@@ -259,10 +272,10 @@ class DerivedRows:
         return [space for (space,) in await self._db.query("spaces_of", {"context": context})]
 
 
-def _read_cursor(after: str | None) -> tuple[int, int, str, int]:
-    """Parse a cursor of the feed: the first and last transaction of its range, and the last entry returned."""
+def _parse_cursor(after: str | None) -> _Cursor:
+    """Parse a cursor of the feed; None is the beginning."""
     if after is None:
-        return 0, 0, "", 0
+        return _Cursor()
     fields = after.split(".")
     malformed = ValidationError("is not a cursor of a feed", field="after")
     if len(fields) != 4:
@@ -271,4 +284,4 @@ def _read_cursor(after: str | None) -> tuple[int, int, str, int]:
     for number in (low, high, version):
         if not (number.isascii() and number.isdecimal() and len(number) <= 18):
             raise malformed
-    return int(low), int(high), context, int(version)
+    return _Cursor(int(low), int(high), context, int(version))
