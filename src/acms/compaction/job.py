@@ -344,7 +344,7 @@ def make_compaction_handler(
 
 
 async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
-    """Choose the stretch of the log to summarise, write its summary and append it; return the outcome of the job.
+    """Choose the stretch of entries to summarise, write its summary and append it; return the outcome of the job.
 
     The outcome is None if the append has ended the job. With a retention, the append also enqueues a job that expires
     the summarized messages.
@@ -359,20 +359,25 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
     )
     # For a longer log the choice takes milliseconds, which must not block the event loop.
     stretch = await asyncio.to_thread(choose) if len(entries) > 1_000 else choose()
-    if isinstance(stretch, str):
+    if isinstance(stretch, str):  # there is nothing to summarise: this is the reason
         return Done(reason=stretch)
     messages = await read.messages_behind(storage, context, head, stretch.entries)
-    if not messages:
+    if not messages:  # all were retracted since they were summarised: end their summaries
         return await _append_summary(work, lease, stretch, messages, _build_retraction(stretch), head, ())
     draft = await _build_summary(work, lease, stretch, messages)
-    settings = await policy_levels.namespace_settings(storage, work.context.namespace)
-    retention_seconds = settings.get(policy_levels.RETENTION, work.retention)
-    jobs: tuple[JobDraft, ...] = ()
-    if retention_seconds is not None:
-        payload = {"job": lease.job.id, "after": head.version, "seconds": retention_seconds}
-        name = f"expire:{context}:{head.version}:{lease.job.id}"
-        jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
+    jobs = await _draft_expiry_jobs(work, lease, head)
     return await _append_summary(work, lease, stretch, messages, draft, head, jobs)
+
+
+async def _draft_expiry_jobs(work: _Work, lease: Lease, head: Head) -> tuple[JobDraft, ...]:
+    """Draft the job that expires the summarized messages after their retention; none if they are kept."""
+    settings = await policy_levels.namespace_settings(work.storage, work.context.namespace)
+    retention_seconds = settings.get(policy_levels.RETENTION, work.retention)
+    if retention_seconds is None:
+        return ()
+    payload = {"job": lease.job.id, "after": head.version, "seconds": retention_seconds}
+    name = f"expire:{work.context.id}:{head.version}:{lease.job.id}"
+    return (JobDraft(kind="expire", dedupe=name, payload=payload),)
 
 
 async def _find_outdated(storage: StorageBackend, head: Head, replacements: Replacements) -> Outdated:
@@ -480,9 +485,10 @@ async def _append_summary(
     head: Head,
     jobs: tuple[JobDraft, ...],
 ) -> Done | Retry | Failed | None:
-    """Append a summary, with retries after conflicts; return the outcome of the job, or None if the append ended it.
+    """Append a draft that replaces a stretch, with retries after conflicts; return the outcome of the job.
 
-    If the entries that it replaces were rewritten meanwhile, the job is retried; if they were erased, it fails.
+    The outcome is None if the append has ended the job. If the entries that it replaces were rewritten meanwhile, the
+    job is retried; if they were erased, it fails.
     """
     storage, context = work.storage, work.context.id
     while True:
