@@ -70,42 +70,12 @@ class Admitted:
 
 
 def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
-    """Choose the fragments of a reply, redacted, and the advice for the caller's cache.
-
-    Only chosen candidates are redacted, because redaction takes time. It may change their cost and their names, so the
-    choice is repeated until all chosen ones are redacted; after `ROUNDS` rounds all candidates are redacted.
-    """
+    """Choose the fragments of a reply, redacted, and the advice for the caller's cache."""
     modes = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
-    pool, withheld = _without_blocked(candidates, modes, terms.unread)
+    unblocked, blocked_count = _without_blocked(candidates, modes, terms.unread)
     redactors = {mode: _Redactor(modes[mode], frozenset(terms.gaze)) for mode in Privacy}
-    redacted_ids: set[str] = set()
-    rounds = 0
-    while True:
-        selection = select_fragments(
-            pool,
-            gaze=terms.gaze,
-            tokens_max=terms.tokens_max,
-            now=terms.now,
-            count=terms.count,
-            counts=terms.counts,
-            profile=terms.profile,
-            risk=terms.risk,
-            order=terms.order,
-            external_share=terms.external_share,
-        )
-        pending = {fragment.id for fragment in selection.fragments} - redacted_ids
-        if not pending:
-            break
-        rounds += 1
-        if rounds > ROUNDS:  # redacting all of them ends the loop, however the choices change
-            pending = {candidate.id for candidate in pool} - redacted_ids
-        redacted_ids |= pending
-        remaining = _redact_pending(pool, pending, redactors)
-        withheld += len(pool) - len(remaining)
-        has_changed = len(remaining) < len(pool) or any(map(is_not, remaining, pool))
-        pool = remaining
-        if not has_changed:
-            break
+    selection, pool = _select_redacted(unblocked, redactors, terms)
+    withheld = blocked_count + len(unblocked) - len(pool)
     shown_ids = {fragment.id for fragment in selection.fragments}
     by_id = {candidate.id: candidate for candidate in pool if candidate.id in shown_ids}
     release_in_chunks(pool)
@@ -126,6 +96,43 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         redacted=sum("[REDACTED: " in (fragment.text or "") for fragment in selection.fragments),
         withheld=withheld,
     )
+
+
+def _select_redacted(
+    pool: list[Candidate], redactors: Mapping[Privacy, _Redactor], terms: Terms
+) -> tuple[Selection, list[Candidate]]:
+    """Select fragments that are redacted; return them with the pool without candidates whose id is sensitive.
+
+    Only chosen candidates are redacted, because redaction takes time. It may change their cost and their names, so the
+    choice is repeated until all chosen ones are redacted; after `ROUNDS` rounds all candidates are redacted.
+    """
+    redacted_ids: set[str] = set()
+    rounds = 0
+    while True:
+        selection = select_fragments(
+            pool,
+            gaze=terms.gaze,
+            tokens_max=terms.tokens_max,
+            now=terms.now,
+            count=terms.count,
+            counts=terms.counts,
+            profile=terms.profile,
+            risk=terms.risk,
+            order=terms.order,
+            external_share=terms.external_share,
+        )
+        pending = {fragment.id for fragment in selection.fragments} - redacted_ids
+        if not pending:
+            return selection, pool
+        rounds += 1
+        if rounds > ROUNDS:  # redacting all of them ends the loop, however the choices change
+            pending = {candidate.id for candidate in pool} - redacted_ids
+        redacted_ids |= pending
+        remaining = _redact_pending(pool, pending, redactors)
+        has_changed = len(remaining) < len(pool) or any(map(is_not, remaining, pool))
+        pool = remaining
+        if not has_changed:
+            return selection, pool
 
 
 def _redact_pending(
@@ -182,18 +189,18 @@ def _best_first(candidate: Candidate) -> tuple[float, float, str, str]:
     return -(candidate.relevance or 0.0), -stamp, candidate.id, repr(candidate)
 
 
-def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
+def build_ledger(admitted: Admitted, omitted_experience: Sequence[str] = ()) -> Ledger:
     """Return a ledger with a verdict on each candidate; the verdicts are built when they are first read.
 
-    `beyond` are ids of units of experience above the requested number. The ledger contains no text. A sensitive id is
-    redacted; an id that reveals blocked text is not listed.
+    `omitted_experience` are ids of units of experience above the requested number. The ledger contains no text. A
+    sensitive id is redacted; an id that reveals blocked text is not listed.
     """
     weighed, withheld = admitted.selection.weighed, admitted.withheld
 
     def build_verdicts() -> dict[str, Verdict]:
         too_many = "experience_top_k asked for fewer units of experience"
         revealing = "its id or its names would tell what may not be shown"
-        verdicts = [_omission_verdict(id, "top_k", too_many) for id in beyond]
+        verdicts = [_omission_verdict(id, "top_k", too_many) for id in omitted_experience]
         verdicts += weighed.verdicts()
         for number in range(1, withheld + 1):
             verdicts.append(_omission_verdict(f"withheld:{number}", "hidden", revealing))
@@ -204,7 +211,7 @@ def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
             by_id[verdict.id] = verdict
         return by_id
 
-    candidates = weighed.unique_count + withheld + len(beyond)
+    candidates = weighed.unique_count + withheld + len(omitted_experience)
     shown_count = len(admitted.selection.fragments)
     return Ledger(build_verdicts, omitted=candidates - shown_count)
 

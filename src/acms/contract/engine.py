@@ -549,7 +549,7 @@ class ACS:
         moment = self._clock()
 
         def choose() -> tuple[Admitted, Ledger]:
-            candidates, beyond = replying.merge_candidates(pile, request.experience_top_k)
+            candidates, omitted = replying.cap_experience(pile, request.experience_top_k)
             names: set[str] = set()
             for candidate in candidates:
                 names.update(name for name in candidate.entities if not name.isalnum())
@@ -571,7 +571,7 @@ class ACS:
             )
             admitted = admit_candidates(candidates, terms)
             release_in_chunks(candidates)
-            return admitted, build_ledger(admitted, beyond)
+            return admitted, build_ledger(admitted, omitted)
 
         # A reply may take 5 % longer than asked for, but at least 25 ms.
         deadline = rendering.start + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000

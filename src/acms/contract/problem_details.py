@@ -238,11 +238,12 @@ def translate_options(error: ACMSError) -> list[str]:
         if error.retryable:
             return ["repeat the request, a change under the same Idempotency-Key"]
         return ["ask the operator of the service: its log has details under the request id"]
-    translated = dict.fromkeys(_translate_option(option) for option in error.options)
+    translated = dict.fromkeys(map(_option_for_http, error.options))
     return [option for option in translated if not CODE.search(option)]
 
 
-def _translate_option(option: str) -> str:
+def _option_for_http(option: str) -> str:
+    """Return what an error advises, with the HTTP request instead of the Python call or the command, if known."""
     for pattern, translation in _TRANSLATIONS:
         match = pattern.fullmatch(option)
         if match is not None:

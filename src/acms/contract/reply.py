@@ -57,19 +57,19 @@ def count_candidates(answers: Mapping[int, Answer], max_experience: int | None) 
     return total - excess
 
 
-def merge_candidates(
+def cap_experience(
     answers: Iterable[Answer], max_experience: int | None
 ) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the candidates to choose from, and the ids of the units of experience beyond the best `max_experience`."""
+    """Return all candidates, of experience only the best `max_experience`, and the ids of the omitted experience."""
     candidates: list[Candidate] = []
     experience: list[Candidate] = []
     for answer in answers:
         group = experience if _is_experience(answer) else candidates
         group += answer.candidates
-    beyond: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
     if max_experience is not None and len(experience) > max_experience:
-        experience, beyond = best_candidates(experience, max_experience)
-    return candidates + experience, beyond
+        experience, omitted = best_candidates(experience, max_experience)
+    return candidates + experience, omitted
 
 
 def _is_experience(answer: Answer) -> bool:
