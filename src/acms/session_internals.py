@@ -16,7 +16,7 @@ from acms.prompt.prefix_window import gather_window
 from acms.recall import pipeline, request, window
 from acms.results import ContextItems, IndexStats
 from acms.session_state import SharedSession
-from acms.storage.wrapper import CachedStorage, CacheStats
+from acms.storage.cache import CachedStorage, CacheStats
 from acms.text.markers import terms_of_markers
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from acms.recall.text_frame import TextFrame
 from acms.results import ContextItems, IndexStats
 from acms.runtime.loops import PerLoop
 from acms.storage import handles
-from acms.storage.wrapper import CachedStorage
+from acms.storage.cache import CachedStorage
 from acms.text.markers import freeze_patterns
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from acms.log.in_force import Replacements
 from acms.observability import EpisodeClosed, Event, Ingested, JSONFormatter, Planned, Rewritten, correlation
 from acms.recall.window import gather_all, plan_window
 from acms.session import withdraw_from_session
-from acms.storage import MemoryStorage, WrapperStorage, wrapper
+from acms.storage import MemoryStorage, WrapperStorage, cache
 from acms.write import retirement, rewrite
 from tests.support.talk import (
     LONG_EPISODES,
@@ -514,7 +514,7 @@ async def test_the_work_of_a_rewrite_does_not_grow_with_those_before_it(
             super().__init__(replacing, searchable=searchable)
             looked_at += len(self.replacing)
 
-    for module in (log_read, rewrite, retirement, wrapper, in_force):
+    for module in (log_read, rewrite, retirement, cache, in_force):
         monkeypatch.setattr(module, "Replacements", Counted)
     async with session_on(storage) as session:
         ids = await ingest_texts(session, *[f"message {number}" for number in range(80)])

@@ -8,7 +8,11 @@ from typing import Any
 
 from acms.ports import StorageBackend
 from acms.storage import WrapperStorage
-from acms.storage.wrapper import _METHODS, _OPTIONAL_METHODS
+
+_NEVER_FAILING = ("aclose", "durability", "sessions")
+_METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in _NEVER_FAILING]
+_OPTIONAL_METHODS = ("record", "put_record", "heads", "heads_of", "session_page")
+"""Methods that a wrapper has only when the store inside has them."""
 
 
 class FaultyStorage(WrapperStorage):

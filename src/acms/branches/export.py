@@ -16,7 +16,7 @@ from acms.log.encoding import context_to_json, dump, entry_to_json
 from acms.log.settings import validate_settings
 from acms.model import Context, Entry, Head, Kind, client_supplied_key
 from acms.ports import Progress, StorageBackend
-from acms.storage.wrapper import WrapperStorage
+from acms.storage.wrapper import innermost_storage
 
 __all__ = ["Problem", "Progress", "export", "read_pages", "verify"]
 
@@ -156,8 +156,7 @@ def _check_settings(context: Context) -> list[Problem]:
 
 async def _check_context(storage: StorageBackend, context: Context) -> list[str]:
     """Describe the changes to a context that were not made by ACMS."""
-    while isinstance(storage, WrapperStorage):
-        storage = storage.inner
+    storage = innermost_storage(storage)
     problems: list[str] = []
     if isinstance(storage, KeepsSeals) and not await storage.seal_fits(context.id):
         problems.append("its namespace, name, parent or settings were changed by something else than ACMS")

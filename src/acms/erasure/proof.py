@@ -17,7 +17,7 @@ from acms.log.provenance import Link
 from acms.model import Context, Entry, JobQuery, Json, Kind, Media, Raw, Reasoning, State, Text, ToolCall
 from acms.ports import Searchable, StorageBackend
 from acms.results import UNREACHED, Remaining, Rewriting
-from acms.storage.wrapper import WrapperStorage
+from acms.storage.wrapper import WrapperStorage, innermost_storage
 
 
 @runtime_checkable
@@ -46,7 +46,7 @@ async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> lis
 
     The list is empty if the store cannot search for times and keys.
     """
-    store = _unwrap_storage(storage)
+    store = innermost_storage(storage)
     searched = list(entries)
     if not searched or not isinstance(store, FindsRepeats):
         return []
@@ -85,7 +85,7 @@ async def find_quotes(
 
 def require_rewritable_store(storage: StorageBackend) -> Rewritable:
     """Return the store behind its wrappers; raise `ConfigurationError` if its files cannot be rewritten."""
-    store = _unwrap_storage(storage)
+    store = innermost_storage(storage)
     if not isinstance(store, Rewritable):
         raise ConfigurationError(
             f"{type(store).__name__} has no files that can be rewritten", options=("omit rewrite",)
@@ -95,7 +95,7 @@ def require_rewritable_store(storage: StorageBackend) -> Rewritable:
 
 def describe_unreached_data(storage: StorageBackend, rewriting: Rewriting | None) -> tuple[str, ...]:
     """Return the places that an erasure in this store does not reach, and the remedies."""
-    store = _unwrap_storage(storage)
+    store = innermost_storage(storage)
     if rewriting is not None:
         return (*rewriting.unreached, *UNREACHED)
     return (*store.until_rewritten, *UNREACHED) if isinstance(store, Rewritable) else UNREACHED
@@ -111,14 +111,8 @@ def determine_proof_level(
     if rewriting is not None and rewriting.searched:
         searched = True
     else:
-        searched = getattr(_unwrap_storage(storage), "searches_bytes", False)
+        searched = getattr(innermost_storage(storage), "searches_bytes", False)
     return "bytes" if texts and searched else "rows"
-
-
-def _unwrap_storage(storage: StorageBackend) -> StorageBackend:
-    while isinstance(storage, WrapperStorage):
-        storage = storage.inner
-    return storage
 
 
 async def find_residue(

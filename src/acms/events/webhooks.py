@@ -26,7 +26,7 @@ from acms.ports import HasOwnValues, ListingKV, Searchable, StorageBackend
 from acms.providers.http import Endpoint
 from acms.storage.kv import update_entry
 from acms.storage.outbox import JOB, WEBHOOKS
-from acms.storage.wrapper import WrapperStorage
+from acms.storage.wrapper import innermost_storage
 
 __all__ = ["KINDS", "Progress", "Told", "Webhooks", "delivers_job_changes", "progress_key_of"]
 
@@ -144,9 +144,7 @@ class Webhooks:
 
     async def _wipe_secret(self, secret: str) -> None:
         """Remove the bytes of a removed secret from the files of the store, like those of an erased text."""
-        storage = self._storage
-        while isinstance(storage, WrapperStorage):
-            storage = storage.inner
+        storage = innermost_storage(self._storage)
         if isinstance(storage, Searchable):
             remains = await storage.residue((), (secret.encode(),))
             if remains:

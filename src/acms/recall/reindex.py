@@ -15,7 +15,7 @@ from acms.errors import ProviderError, SessionNotFoundError
 from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, State
 from acms.ports import Embedder, HasStrayRows, Progress, StorageBackend
 from acms.recall.embeddings import BATCH, Embedding
-from acms.storage.wrapper import WrapperStorage
+from acms.storage.wrapper import WrapperStorage, innermost_storage
 from acms.text import index_record
 
 __all__ = ["DerivedCheck", "Reindexed", "VectorHome", "check_derived_rows", "reindex"]
@@ -143,8 +143,7 @@ async def check_derived_rows(
 
 def _find_stray_store(storage: StorageBackend) -> HasStrayRows | None:
     """Return the innermost store if it can find stray rows."""
-    while isinstance(storage, WrapperStorage):
-        storage = storage.inner
+    storage = innermost_storage(storage)
     return storage if isinstance(storage, HasStrayRows) else None
 
 

@@ -11,7 +11,8 @@ from acms.model import VectorSearchResult
 from acms.ports import Handle
 from acms.runtime.lazy import lazy_attributes
 from acms.storage import urls
-from acms.storage.wrapper import CachedStorage, CacheStats, WrapperStorage
+from acms.storage.cache import CachedStorage, CacheStats
+from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
     from acms.storage.chroma.vectors import ChromaVectors
