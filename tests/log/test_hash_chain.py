@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from random import Random
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from acms import Entry, Kind, Media, Origin, Privacy, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.log.encoding import (
     canonical_bytes,
+    chain_values,
     context_id,
     digest_draft,
     draw_token,
@@ -23,7 +24,7 @@ from acms.log.encoding import (
     from_microseconds,
     genesis_hash,
     parse_entry_id,
-    seal_drafts,
+    stamp_draft,
     to_microseconds,
     verify_chain,
 )
@@ -36,6 +37,16 @@ SALT = bytes(range(16))
 
 def seeded_entropy(seed: int = 7) -> Any:
     return Random(seed).randbytes
+
+
+def seal_drafts(
+    context: str, version: int, head: bytes, drafts: Iterable[Draft], entropy: Any
+) -> Iterator[tuple[str, bytes, bytes, bytes]]:
+    """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
+    stamps = [stamp_draft(draft, entropy) for draft in drafts]
+    chains = chain_values(head, stamps)
+    for entry_version, (draft, stamp, chain) in enumerate(zip(drafts, stamps, chains, strict=True), version):
+        yield entry_id(draft.kind, context, entry_version, stamp.nonce), stamp.salt, stamp.digest, chain
 
 
 # ── ids ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,7 @@ from unittest.mock import patch
 from acms.model import Append, Expect, Receipt
 from acms.storage import PostgresStorage
 from acms.storage.postgres import append as postgres_append
-from acms.storage.postgres import database, migrate
-from acms.storage.postgres import ops as postgres_ops
+from acms.storage.postgres import append_parameters, database, migrate
 from acms.testing import sound
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._proxy import Wire
@@ -122,12 +121,12 @@ def postgres_faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, st
     )
     yield (
         "a group is one batch",
-        code(postgres_ops.Group, "drafts", ('"batch": entries + 1', '"batch": 1')),
+        code(append_parameters.AppendGroup, "drafts", ('"batch": entries + 1', '"batch": 1')),
         "handles",
     )
     yield (
         "what cannot be known again is sent twice",
-        make_always_true(postgres_ops.PendingAppend, "repeatable"),
+        make_always_true(append_parameters.PendingAppend, "repeatable"),
         "wire",
     )
     yield (

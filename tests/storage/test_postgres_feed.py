@@ -11,7 +11,7 @@ import pytest
 from acms import State, ValidationError, open_storage
 from acms.model import Append, JobDraft
 from acms.storage import PostgresStorage
-from acms.storage.postgres.ops import Group, PendingAppend, build_append_statement
+from acms.storage.postgres.append_parameters import AppendGroup, PendingAppend, build_append_statement
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 
 
@@ -83,7 +83,7 @@ async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_w
                 assert rows
                 op = Append(context=context.id, drafts=(draft_message(f"{number}.{n}"),), tail={})
                 one = PendingAppend(op, os.urandom, asyncio.get_running_loop().create_future())
-                assert await store._db.query_in(connection, *build_append_statement([Group([one])]))
+                assert await store._db.query_in(connection, *build_append_statement([AppendGroup([one])]))
                 await asyncio.sleep(draw.random() * 0.02)
 
             await store._db.run_transaction(slowly)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from acms import nouns
 from acms.errors import CorruptRecordError
-from acms.model import EMPTY, Context, Draft, Entry, Json, Kind, Part, Privacy, State
+from acms.model import EMPTY, Context, Draft, Entry, Json, Kind, Part, Privacy, Role, State
 
 FORMAT = 1
 """Version of the export format."""
@@ -230,12 +230,8 @@ def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> 
         or draft.sources
     )
     moment = to_microseconds(draft.created_at) if created_at is None else created_at
-    if draft.role is not None and not has_structure:  # most messages: the same bytes, in half the time
-        return (
-            f"{draft.kind._value_}\0{nonce}\0{moment}\0"
-            f"{draft.role._value_}\0{draft.content}\0\0\0\0{draft.actor or ''}\0{draft.origin._value_}\0"
-            f"{draft.privacy._value_}\0\0{draft.episode}\0{draft.closes or ''}\0{draft.group or ''}\0\0\0"
-        ).encode()
+    if draft.role is not None and not has_structure:
+        return _plain_message_bytes(draft, draft.role, nonce, moment)
     return "\0".join(
         (
             draft.kind._value_,  # `value` is a property that costs two Python calls
@@ -257,6 +253,15 @@ def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> 
             dump(draft.replaces) if draft.replaces else "",
             dump(draft.sources) if draft.sources else "",
         )
+    ).encode()
+
+
+def _plain_message_bytes(draft: Draft, role: Role, nonce: str, moment: int) -> bytes:
+    """Return the canonical bytes of a message without structured fields, in half the time; the same bytes as above."""
+    return (
+        f"{draft.kind._value_}\0{nonce}\0{moment}\0"
+        f"{role._value_}\0{draft.content}\0\0\0\0{draft.actor or ''}\0{draft.origin._value_}\0"
+        f"{draft.privacy._value_}\0\0{draft.episode}\0{draft.closes or ''}\0{draft.group or ''}\0\0\0"
     ).encode()
 
 
@@ -287,16 +292,6 @@ def chain_values(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
     for stamp in stamps:
         prefix.update(stamp.digest)
         yield _sha256_digest(head + prefix.digest())
-
-
-def seal_drafts(
-    context: str, version: int, head: bytes, drafts: Sequence[Draft], entropy: Entropy
-) -> Iterator[tuple[str, bytes, bytes, bytes]]:
-    """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
-    stamps = [stamp_draft(draft, entropy) for draft in drafts]
-    chains = chain_values(head, stamps)
-    for entry_version, (draft, stamp, chain) in enumerate(zip(drafts, stamps, chains, strict=True), version):
-        yield entry_id(draft.kind, context, entry_version, stamp.nonce), stamp.salt, stamp.digest, chain
 
 
 def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:

@@ -21,7 +21,7 @@ from acms.errors import (
     StorageError,
     ValidationError,
 )
-from acms.log.encoding import parse_entry_id
+from acms.log.encoding import Stamp, chain_values, entry_id, parse_entry_id
 from acms.log.validation import validate_name
 from acms.model import (
     ANY,
@@ -147,6 +147,56 @@ def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
     if draft.kind is Kind.MESSAGE:  # derived entries take these from the current state of their sources
         names += ["privacy", "origin"]
     return all(getattr(draft, name) == getattr(entry, name) for name in names)
+
+
+def is_append_allowed(op: Append, head: Head) -> bool:
+    """Return whether an append may follow a head; a cached head may be outdated, so this is no reason to refuse it."""
+    try:
+        check_append(op, head)
+    except ACMSError:
+        return False
+    return True
+
+
+def predict_receipt(op: Append, stamps: Sequence[Stamp], head: Head, durability: Durability) -> Receipt:
+    """Return the receipt of an append that follows a head, with the head after it; nothing is checked."""
+    ids: list[str] = []
+    positions: list[int | None] = []
+    version, last_message = head.version, head.last_message
+    messages, tokens, rewrites = head.messages, head.tokens, head.rewrites
+    for draft, stamp in zip(op.drafts, stamps, strict=True):
+        version += 1
+        id = entry_id(draft.kind, op.context, version, stamp.nonce)
+        position: int | None = None
+        if draft.kind is Kind.MESSAGE:
+            messages += 1
+            tokens += draft.tokens
+            position, last_message = messages, id
+        if draft.replaces:
+            rewrites += 1
+        ids.append(id)
+        positions.append(position)
+    chains = tuple(chain_values(head.chain, stamps))
+    new_head = Head(
+        context=op.context,
+        version=version,
+        messages=messages,
+        tokens=tokens,
+        last_message=last_message,
+        rewrites=rewrites,
+        derived=head.derived,
+        epoch=head.epoch,
+        chain=chains[-1] if chains else head.chain,
+        tail=head.tail if op.tail is None else op.tail,
+    )
+    return Receipt(
+        head=new_head,
+        versions=(head.version + 1, version),
+        ids=tuple(ids),
+        positions=tuple(positions),
+        chains=chains,
+        durability=durability,
+    )
 
 
 def build_receipt(

@@ -161,7 +161,7 @@ async def read_session_page(
 
 
 async def compose_session_page(self: StorageBackend, query: ContextQuery) -> SessionPage:
-    """Return a page of contexts with where their logs stand, of a store that reads these one after the other."""
+    """Return a page of contexts with the state of their logs, of a store that reads these one after the other."""
     page = await self.contexts(query)
     heads = await heads_of(self, page.items)
     sessions = [

@@ -108,6 +108,13 @@ def read_parts(text: str, content: str) -> tuple[Part, ...]:
     return parts_from_json(items)
 
 
+DRAFT_COLUMNS = (
+    "origin", "privacy", "role", "actor", "markers", "detected", "episode", "closes", "grp", "covers", "replaces",
+    "sources", "data", "metadata",
+)  # fmt: skip
+"""The names of the columns that `draft_columns` returns."""
+
+
 def draft_columns(draft: Draft) -> tuple[Any, ...]:
     """Return the columns of an entry that come from its draft: from `origin` up to and including `metadata`."""
     return (

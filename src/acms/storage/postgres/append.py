@@ -24,13 +24,13 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.log.encoding import chain_values, entry_id
+from acms.log.encoding import entry_id
 from acms.model import Append, Durability, Entry, Head, JobState, Kind, Receipt, State
 from acms.storage import append_rules
+from acms.storage.postgres.append_parameters import AppendGroup, PendingAppend, build_append_statement
 from acms.storage.postgres.database import Database, read_columns
 from acms.storage.postgres.entries import locate_entries
 from acms.storage.postgres.jobs import JobQueue
-from acms.storage.postgres.ops import Group, PendingAppend, answer_caller, build_append_statement
 from acms.storage.postgres.pool import FIRST_WAIT, UNREACHABLE, Connection, Row, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_job, read_lineage
 
@@ -97,7 +97,7 @@ class Appender:
         except Exception as error:
             failure = error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
             for pending in waiting:
-                answer_caller(pending, failure)
+                pending.answer(failure)
 
     async def _look_up_lineages(self, waiting: Sequence[PendingAppend]) -> None:
         """Set each operation's lineage, the segments that its context inherits; none if there is no such context."""
@@ -142,17 +142,17 @@ class Appender:
                     for group in batch:
                         for pending in group.members:
                             # Only a commit that was broken off leaves callers without an answer.
-                            answer_caller(pending, StorageBusyError("the append was interrupted"))
+                            pending.answer(StorageBusyError("the append was interrupted"))
                         self._release_context(group.context)
         finally:
             self._running -= 1
 
-    def _take_batch(self) -> list[Group]:
+    def _take_batch(self) -> list[AppendGroup]:
         """Take the operations that go into one statement: one group per context, until the statement is full.
 
         An operation that needs a transaction of its own makes a batch by itself.
         """
-        batch: list[Group] = []
+        batch: list[AppendGroup] = []
         count = size = 0
         while self._ready and count < TOGETHER and size < MOST_BYTES:
             queue = self._waiting[self._ready[0]]
@@ -168,7 +168,7 @@ class Appender:
         self._start_lanes()
         return batch
 
-    def _take_group(self, queue: deque[PendingAppend], count: int, size: int) -> Group:
+    def _take_group(self, queue: deque[PendingAppend], count: int, size: int) -> AppendGroup:
         """Take waiting operations of one context that can be appended behind the known head of its log; at least one.
 
         Their receipts are computed in advance. An operation is taken by itself if no head is known, if it needs a
@@ -177,10 +177,10 @@ class Appender:
         first_pending = queue.popleft()
         head = self._heads.get(first_pending.op.context)
         if first_pending.op.tail is None or head is None:
-            return Group([first_pending])
+            return AppendGroup([first_pending])
         if first_pending.needs_own_transaction or not queue:
-            return Group([first_pending])
-        group = Group([], chain=head.chain, rewrites=head.rewrites)
+            return AppendGroup([first_pending])
+        group = AppendGroup([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
         queue.appendleft(first_pending)
         while queue:
@@ -189,11 +189,11 @@ class Appender:
             repeats_key = not keys.isdisjoint(pending.keys)
             if is_full or pending.needs_own_transaction or repeats_key:
                 break
-            if not _is_allowed(pending.op, head):
+            if not append_rules.is_append_allowed(pending.op, head):
                 break
             queue.popleft()
             keys.update(pending.keys)
-            receipt = _receipt_behind_head(pending, head, UNCOMMITTED)
+            receipt = append_rules.predict_receipt(pending.op, pending.stamps, head, UNCOMMITTED)
             group.members.append(pending)
             group.receipts.append(receipt)
             head = receipt.head
@@ -203,7 +203,7 @@ class Appender:
             return group
         if not group.members:
             queue.popleft()
-        return Group([first_pending])
+        return AppendGroup([first_pending])
 
     def _release_context(self, context: str) -> None:
         """Let the next operations of a context be taken."""
@@ -218,9 +218,9 @@ class Appender:
         while self._tasks or self._jobs.notifications:
             await asyncio.gather(*self._tasks, *self._jobs.notifications)
 
-    # ── one statement ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── statements ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _commit(self, batch: Sequence[Group]) -> None:
+    async def _commit(self, batch: Sequence[AppendGroup]) -> None:
         """Send a batch in one statement and answer its operations; if it fails, send them one by one."""
         members = [pending for group in batch for pending in group.members]
         if len(members) == 1:
@@ -245,19 +245,19 @@ class Appender:
         if self._jobs.hints and any(pending.jobs for pending in members):
             self._jobs.announce()
 
-    async def _answer_group(self, group: Group, row: Row | None, durability: Durability) -> None:
+    async def _answer_group(self, group: AppendGroup, row: Row | None, durability: Durability) -> None:
         """Answer the operations of a group from the row that the statement returned; None if they were refused."""
         if row is None:
             self._heads.pop(group.context, None)
             await self._append_one_by_one(group.members)
         elif group.chain is None:
             (pending,) = group.members
-            answer_caller(pending, self._receipt(pending, row, durability))
+            pending.answer(self._receipt(pending, row, durability))
         else:
             derived, epoch = row[-2:]
             for pending, receipt in zip(group.members, group.receipts, strict=True):
                 head = replace(receipt.head, derived=derived, epoch=epoch)
-                answer_caller(pending, replace(receipt, head=head, durability=durability))
+                pending.answer(replace(receipt, head=head, durability=durability))
                 self._heads[group.context] = head
 
     async def _append_one_by_one(
@@ -268,7 +268,7 @@ class Appender:
         for pending in pending_ops:
             started_at = loop.time()
             result = await self._append_single(pending, unknown_outcome=unknown_outcome)
-            answer_caller(pending, result)
+            pending.answer(result)
             patience_ended = loop.time() - started_at >= self._db.pool.patience
             if patience_ended and isinstance(result, StorageUnavailableError):
                 self._fail_all_waiting(pending_ops, unknown_outcome)
@@ -281,16 +281,16 @@ class Appender:
         text = "the server does not answer; this append was not sent"
         unavailable = StorageUnavailableError(text, options=UNREACHABLE)
         for pending in pending_ops:
-            answer_caller(pending, unknown_outcome or unavailable)
+            pending.answer(unknown_outcome or unavailable)
         for queue in self._waiting.values():
             for pending in queue:
-                answer_caller(pending, unavailable)
+                pending.answer(unavailable)
             queue.clear()
         for context in self._ready:
             del self._waiting[context]
         self._ready.clear()
 
-    async def _advance(self, batch: Sequence[Group]) -> tuple[dict[int, Row], Durability]:
+    async def _advance(self, batch: Sequence[AppendGroup]) -> tuple[dict[int, Row], Durability]:
         """Send the operations of different contexts in one statement.
 
         Returns the rows of the appended ones, and the durability of their commit.
@@ -359,7 +359,7 @@ class Appender:
     async def _send_single(self, pending: PendingAppend) -> Receipt | None:
         """Send one operation by itself; None if the statement refused it."""
         if not pending.needs_own_transaction:
-            rows, durability = await self._advance([Group([pending])])
+            rows, durability = await self._advance([AppendGroup([pending])])
             return self._receipt(pending, rows[0], durability) if rows else None
 
         # Locks the context, so that keys and cited entries can be checked before the append.
@@ -381,7 +381,7 @@ class Appender:
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
-            rows = await self._db.query_in(connection, *build_append_statement([Group([pending])]))
+            rows = await self._db.query_in(connection, *build_append_statement([AppendGroup([pending])]))
             if not rows:
                 raise _RefusedError
             return self._receipt(pending, rows[0], UNCOMMITTED)
@@ -502,57 +502,12 @@ class Appender:
         rewrites -= pending.summary["rewrites"]
         chain = chain_before if pending.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
-        receipt = _receipt_behind_head(pending, read_columns(context, segments, columns), durability)
+        head = read_columns(context, segments, columns)
+        receipt = append_rules.predict_receipt(pending.op, pending.stamps, head, durability)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[context] = receipt.head
         return receipt
-
-
-def _is_allowed(op: Append, head: Head) -> bool:
-    """Return whether an operation may go behind a head; the server is asked again before it is refused."""
-    try:
-        append_rules.check_append(op, head)
-    except ACMSError:
-        return False
-    return True
-
-
-def _receipt_behind_head(pending: PendingAppend, head: Head, durability: Durability) -> Receipt:
-    """Return the receipt of an operation appended to a head."""
-    op = pending.op
-    ids: list[str] = []
-    positions: list[int | None] = []
-    version, messages, last_message = head.version, head.messages, head.last_message
-    for draft, stamp in zip(op.drafts, pending.stamps, strict=True):
-        version += 1
-        ids.append(entry_id(draft.kind, op.context, version, stamp.nonce))
-        position: int | None = None
-        if draft.kind is Kind.MESSAGE:
-            position = messages = messages + 1
-            last_message = ids[-1]
-        positions.append(position)
-    chains = tuple(chain_values(head.chain, pending.stamps))
-    new_head = Head(
-        context=op.context,
-        version=version,
-        messages=messages,
-        tokens=head.tokens + pending.summary["tokens"],
-        last_message=last_message,
-        rewrites=head.rewrites + pending.summary["rewrites"],
-        derived=head.derived,
-        epoch=head.epoch,
-        chain=chains[-1] if chains else head.chain,
-        tail=head.tail if op.tail is None else op.tail,
-    )
-    return Receipt(
-        head=new_head,
-        versions=(head.version + 1, version),
-        ids=tuple(ids),
-        positions=tuple(positions),
-        chains=chains,
-        durability=durability,
-    )
 
 
 def _parameters_for_keys(pending: PendingAppend) -> dict[str, Any]:

@@ -14,13 +14,7 @@ from acms.log.encoding import Entropy, Stamp, dump, parse_entry_id, stamp_draft,
 from acms.log.validation import validate_name
 from acms.model import ANY, Append, Draft, Kind, Receipt
 from acms.storage import append_rules
-from acms.storage.sql import VERSION_MASK, draft_columns, write_parts
-
-COLUMNS = (
-    "origin", "privacy", "role", "actor", "markers", "detected", "episode", "closes", "grp", "covers", "replaces",
-    "sources", "data", "metadata",
-)  # fmt: skip
-"""The names of `draft_columns`."""
+from acms.storage.sql import DRAFT_COLUMNS, VERSION_MASK, draft_columns, write_parts
 
 
 class PendingAppend:
@@ -52,8 +46,8 @@ class PendingAppend:
         #: Whether a log that it inherits has one of the keys: no unique index refuses that.
         self.has_inherited_key = False
         self.cited = append_rules.collect_source_ids(op)
-        self.drafts, last, nonce, prefix = _build_append_rows(op, self.stamps)
-        self.summary = _summarize_append(op, last, nonce, prefix)
+        self.drafts = _build_append_rows(op, self.stamps)
+        self.summary = _summarize_append(op, self.drafts)
         self.jobs = [
             {
                 "kind": job.kind,
@@ -83,6 +77,11 @@ class PendingAppend:
         all_have_keys = bool(self.keys) and len(self.keys) == len(self.op.drafts)
         return all_have_keys
 
+    def answer(self, result: Receipt | ACMSError) -> None:
+        """Answer the caller, unless it gave up or was answered before."""
+        if not self.future.done():
+            self.future.set_result(result)
+
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
     """Return the columns of a row that a draft determines; empty ones are left out."""
@@ -95,30 +94,25 @@ def build_draft_row(draft: Draft) -> dict[str, Any]:
     }
     if draft.parts:
         row["parts"] = write_parts(draft.parts, draft.content)
-    for column, value in zip(COLUMNS, draft_columns(draft), strict=True):
+    for column, value in zip(DRAFT_COLUMNS, draft_columns(draft), strict=True):
         if value is not None:
             row[column] = value
     return row
 
 
-def _build_append_rows(
-    op: Append, stamps: Sequence[Stamp]
-) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
-    """Return the rows of an append, and what the head takes from them: last message, its nonce, the prefix digest.
+def _build_append_rows(op: Append, stamps: Sequence[Stamp]) -> list[dict[str, Any]]:
+    """Return the rows of an append; `k` is a row's distance from the head, `prefix` the digest over the rows so far.
 
     Positions and totals count from the head: the statement adds the numbers of the head.
     """
     rows: list[dict[str, Any]] = []
     position = total = 0
-    last_distance: int | None = None
-    nonce: str | None = None
     prefix = sha256()
-    # `distance` is that of an entry from the head, `last_distance` that of the newest message.
     for distance, (draft, stamp) in enumerate(zip(op.drafts, stamps, strict=True), 1):
         prefix.update(stamp.digest)
         message_position: int | None = None
         if draft.kind is Kind.MESSAGE:
-            position, total, last_distance, nonce = position + 1, total + draft.tokens, distance, stamp.nonce
+            position, total = position + 1, total + draft.tokens
             message_position = position
         row = build_draft_row(draft)
         row.update(
@@ -126,18 +120,17 @@ def _build_append_rows(
         )
         row.update(salt=stamp.salt.hex(), digest=stamp.digest.hex())
         rows.append(row)
-    return rows, last_distance, nonce, prefix.hexdigest()
+    return rows
 
 
-def _summarize_append(
-    op: Append, last_distance: int | None, nonce: str | None, prefix: str
-) -> dict[str, Any]:
+def _summarize_append(op: Append, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the parameters of the statement for an append as a whole.
 
-    `last_distance` and `nonce` are the newest message's distance from the head and its nonce, `prefix` the digest over
-    all entries. `reach` is the newest version that a draft replaces: the log must have it.
+    `last` and `nonce` are the newest message's distance from the head and its nonce, `prefix` is the digest over all
+    entries, and `reach` the newest version that a draft replaces: the log must have it.
     """
     messages, tokens, rewrites = append_rules.count_drafts(op.drafts)
+    message_rows = [row for row in rows if row["position"] is not None]
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
     if any(not 1 <= first <= last_replaced for first, last_replaced in spans):
@@ -150,15 +143,15 @@ def _summarize_append(
         "said": messages,
         "tokens": tokens,
         "rewrites": rewrites,
-        "last": last_distance,
-        "nonce": nonce,
+        "last": message_rows[-1]["k"] if message_rows else None,
+        "nonce": message_rows[-1]["nonce"] if message_rows else None,
         "expect_last": expect.last_message is not ANY,
         "expect_rewrites": expect.rewrites,
         "expect_version": expect.version,
         "reach": reach,
         "keep": op.tail is None,
         "tail": dump(op.tail) if op.tail else None,
-        "prefix": prefix,
+        "prefix": rows[-1]["prefix"] if rows else sha256().hexdigest(),
     }
     if isinstance(expect.last_message, str):
         location = parse_entry_id(expect.last_message)
@@ -169,7 +162,7 @@ def _summarize_append(
 
 
 @dataclass(slots=True)
-class Group:
+class AppendGroup:
     """Operations on one context that go into one statement, in order."""
 
     members: list[PendingAppend]
@@ -237,7 +230,7 @@ class Group:
             tokens += pending.summary["tokens"]
 
 
-def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
+def build_append_statement(batch: Sequence[AppendGroup]) -> tuple[str, dict[str, Any]]:
     """Return the statement that appends the operations of different contexts: its name and its values."""
     contexts: list[str] = []
     ops: list[dict[str, Any]] = []
@@ -253,12 +246,6 @@ def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]
     if not jobs:
         return "append", values
     return "append_with_jobs", {**values, "jobs": serialize_rows(jobs)}
-
-
-def answer_caller(pending: PendingAppend, result: Receipt | ACMSError) -> None:
-    """Answer the caller, unless it gave up or was answered before."""
-    if not pending.future.done():
-        pending.future.set_result(result)
 
 
 def serialize_rows(values: Sequence[Mapping[str, Any]]) -> str:

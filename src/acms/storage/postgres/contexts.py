@@ -12,8 +12,8 @@ from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.results import SessionPage
 from acms.storage import append_rules
+from acms.storage.postgres.append_parameters import build_draft_row
 from acms.storage.postgres.database import Database, Lineage, LogState, NamedQuery, last_message, read_columns
-from acms.storage.postgres.ops import build_draft_row
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.records import unknown_session_error
 from acms.storage.sessions import session_page
@@ -139,7 +139,7 @@ class Contexts:
         return append_rules.build_page(rows, query.limit, read_context)
 
     async def sessions(self, query: ContextQuery) -> SessionPage:
-        """List contexts with where their logs stand, newest first."""
+        """List contexts with the state of their logs, newest first."""
         rows = await self._list_rows("sessions", query)
         return session_page([(*row[:9], _last_message_id(row), *row[12:]) for row in rows], query.limit)
 

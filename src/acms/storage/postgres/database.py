@@ -221,7 +221,7 @@ class Database:
         await cursor.execute(cast(LiteralString, self._sql[query]), {"tenant": self.tenant, **values})
         return cursor
 
-    # ── where a log stands ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── state of a log ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def log_state(
         self, context: str, *, deleted: bool = False, connection: Connection | None = None

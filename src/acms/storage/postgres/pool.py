@@ -326,7 +326,7 @@ class Pool:
             else:
                 lane.close()
 
-    # ── trying again ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── retries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def retry(
         self, work: Callable[[Connection], Awaitable[T]], *, may_repeat: bool, limit: float | None = None
@@ -454,14 +454,17 @@ _ADVICE = (
 
 _GRANT = f"let an administrator run: GRANT {ROLE} TO USER"
 _FORBIDDEN = ("42501", "28000", "28P01", "3D000", "0LP01")
-_MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
+_MEANINGS: Sequence[tuple[tuple[str, ...], Callable[..., ACMSError], Sequence[str]]] = (
     (("53100",), StorageFullError, ()),
     (("42P01", "3F000", "42703"), SchemaVersionError, ("acms migrate",)),
     (_FORBIDDEN, ConfigurationError, (_GRANT, "run acms migrate as the owner of the schema")),
     (("XX001", "XX002"), CorruptRecordError, ("restore the database from a backup",)),
     (tuple(_TRANSIENT), StorageBusyError, ()),
+    (("25006",), partial(StorageReadOnlyError, retryable=True), ("connect to the primary",)),
+    (("22",), ValidationError, ()),  # data exceptions
+    (("08", *_SERVER_GONE), StorageUnavailableError, UNREACHABLE),
 )
-"""Codes that mean the same to a caller whenever they come, and what to do about them."""
+"""By codes or their first digits: the error that they mean whenever they come, and what to do about it."""
 
 
 def translate_error(error: psycopg.Error, *, outcome_known: bool = True) -> ACMSError:
@@ -477,26 +480,28 @@ def translate_error(error: psycopg.Error, *, outcome_known: bool = True) -> ACMS
         if isinstance(error, UnconfirmedError):
             outcome = f"it was committed, but it is not known whether a standby has it ({first_line})"
         return UnknownOutcomeError(outcome, options=("try again with the same idempotency key",))
-    if not state and _is_permanent_refusal(error):
-        return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
+    if not state:
+        return _translate_client_error(error, text)
     # unique_violation
     if state == "23505":
         return ConflictError(f"another writer was first: {first_line}")
-    for states, meaning, options in _MEANINGS:
-        if state in states:
-            return meaning(text, options=options)
     # invalid_parameter_value: SET ROLE of a role that is missing
     if state == "22023" and ROLE in first_line:
         roles = f"let an administrator run: CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
         return ConfigurationError(text, options=(roles, "then restore the dump again, which grants to it"))
-    # read_only_sql_transaction
-    if state == "25006":
-        return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
-    # data exceptions, or a value that the driver could not convert
-    if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
+    for states, meaning, options in _MEANINGS:
+        if state.startswith(states):
+            return meaning(text, options=options)
+    return StorageError(text)
+
+
+def _translate_client_error(error: psycopg.Error, text: str) -> ACMSError:
+    """Return the ACMS error for an error without a code: no server was reached, or the driver raised it."""
+    if _is_permanent_refusal(error):
+        return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
+    if isinstance(error, psycopg.DataError):  # a value that the driver could not convert
         return ValidationError(text)
-    lost_connection = not state and _is_connection_error(error)
-    if lost_connection or state in _SERVER_GONE or state.startswith("08"):
+    if _is_connection_error(error):
         return StorageUnavailableError(text, options=UNREACHABLE)
     return StorageError(text)
 

@@ -205,7 +205,7 @@ class PostgresStorage:
     sessions = read_session_page
 
     async def session_page(self, query: ContextQuery) -> SessionPage:
-        """List contexts with where their logs stand, newest first."""
+        """List contexts with the state of their logs, newest first."""
         return await self._contexts.sessions(query)
 
     async def heads(self, namespace: str) -> list[SessionHead]:

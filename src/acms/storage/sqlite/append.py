@@ -17,10 +17,8 @@ from acms.errors import ACMSError, ConflictError, CorruptRecordError, Validation
 from acms.log.encoding import (
     Entropy,
     Stamp,
-    chain_values,
     dump,
     dump_flat,
-    entry_id,
     genesis_hash,
     stamp_draft,
     to_microseconds,
@@ -42,7 +40,6 @@ class _Plan(NamedTuple):
     """One append after one head: its rows and the new head."""
 
     known_head: tuple[int, Head]
-    head: Head
     advance: tuple[Any, ...]
     rows: list[tuple[Any, ...]]
     receipt: Receipt
@@ -119,69 +116,24 @@ class Appender:
                 prepared.plan = self._plan(op, prepared, cached_head)
                 has_jobs = bool(op.jobs) or op.finish is not None
                 if not (prepared.keys or prepared.cited or has_jobs):
-                    prepared.is_simple = _is_append_allowed(op, prepared.plan)
+                    fits = prepared.plan.receipt.head.version <= VERSION_MASK
+                    prepared.is_simple = fits and append_rules.is_append_allowed(op, cached_head[1])
         return prepared
 
     def _plan(self, op: Append, prepared: _Prepared, known_head: tuple[int, Head]) -> _Plan:
         """Compute what an append behind a known head writes: rows, the new head, the receipt; check nothing."""
         ref, head = known_head
-        context = op.context
-        row_base = ref << VERSION_BITS  # row keys have the log in the high bits, the version in the low ones
-        batch, position, total = head.version + 1, head.messages, head.tokens
-        rows: list[tuple[Any, ...]] = []
-        ids: list[str] = []
-        positions: list[int | None] = []
-        chains: list[bytes] = []
-        last_message, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
-        chains_of_drafts = chain_values(head.chain, prepared.stamps)
-        for draft, stamp, (created_at, columns, parts), chain in zip(
-            op.drafts, prepared.stamps, prepared.columns, chains_of_drafts, strict=True
-        ):
-            version += 1
-            id = entry_id(draft.kind, context, version, stamp.nonce)
-            message_position: int | None = None
-            if draft.kind is Kind.MESSAGE:
-                position += 1
-                message_position, last_message, total = position, id, total + draft.tokens
-            if draft.replaces:
-                rewrites += 1
-            row = (
-                row_base | version, draft.kind._value_, message_position, stamp.nonce, batch, total, created_at,
-                draft.tokens, *columns, None, stamp.salt, stamp.digest, chain, draft.key, parts, draft.content,
-            )  # fmt: skip
-            rows.append(row)
-            ids.append(id)
-            positions.append(message_position)
-            chains.append(chain)
-        tail, tail_text = op.tail, prepared.tail
-        if tail is None:
-            tail, tail_text = head.tail, dump(dict(head.tail)) if head.tail else None
-        new_head = Head(
-            context=context,
-            version=version,
-            messages=position,
-            tokens=total,
-            last_message=last_message,
-            rewrites=rewrites,
-            derived=head.derived,
-            epoch=head.epoch,
-            chain=chain,
-            tail=tail,
-        )
+        receipt = append_rules.predict_receipt(op, prepared.stamps, head, self._durability)
+        new_head, tail = receipt.head, prepared.tail
+        if op.tail is None:
+            tail = dump(dict(head.tail)) if head.tail else None
         # New values of the head, then those it must still have.
         advance = (
-            version, position, total, last_message, rewrites, chain, tail_text,
+            new_head.version, new_head.messages, new_head.tokens, new_head.last_message, new_head.rewrites,
+            new_head.chain, tail,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
         )  # fmt: skip
-        receipt = Receipt(
-            head=new_head,
-            versions=(batch, version),
-            ids=tuple(ids),
-            positions=tuple(positions),
-            chains=tuple(chains),
-            durability=self._durability,
-        )
-        return _Plan(known_head, new_head, advance, rows, receipt)
+        return _Plan(known_head, advance, _build_rows(op, prepared, known_head, receipt), receipt)
 
     # ── in the writer's transaction ─────────────────────────────────────────────────────────────────────────────────
 
@@ -206,7 +158,9 @@ class Appender:
         heads = self._heads
         if len(heads) + len(plans) > HEADS:
             heads.clear()
-        heads.update({plan.head.context: (plan.known_head[0], plan.head) for plan in plans})
+        for plan in plans:
+            ref, _ = plan.known_head
+            heads[plan.receipt.head.context] = (ref, plan.receipt.head)
         return [plan.receipt for plan in plans]
 
     def _take_simple(self, functions: Sequence[Function], start: int) -> list[tuple[_Prepared, _Plan]]:
@@ -283,7 +237,7 @@ class Appender:
         self._write_rows(connection, op, prepared, plan)
         if len(self._heads) >= HEADS:
             self._heads.clear()
-        self._heads[op.context] = (known_head[0], plan.head)
+        self._heads[op.context] = (known_head[0], plan.receipt.head)
         return plan.receipt
 
     def _find_repeat(
@@ -317,7 +271,7 @@ class Appender:
         plan = prepared.plan
         if plan is None or plan.known_head is not known_head:
             plan = self._plan(op, prepared, known_head)
-        if plan.head.version > VERSION_MASK:
+        if plan.receipt.head.version > VERSION_MASK:
             raise ValidationError("the log is full", field="drafts")
         return plan
 
@@ -397,6 +351,34 @@ class Appender:
             raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
 
 
+def _build_rows(
+    op: Append, prepared: _Prepared, known_head: tuple[int, Head], receipt: Receipt
+) -> list[tuple[Any, ...]]:
+    """Return the rows of the entries of an append behind a known head."""
+    ref, head = known_head
+    first_version, last_version = receipt.versions
+    total = head.tokens
+    rows: list[tuple[Any, ...]] = []
+    for version, draft, stamp, (created_at, columns, parts), position, chain in zip(
+        range(first_version, last_version + 1),
+        op.drafts,
+        prepared.stamps,
+        prepared.columns,
+        receipt.positions,
+        receipt.chains,
+        strict=True,
+    ):
+        if position is not None:
+            total += draft.tokens
+        row = (
+            ref << VERSION_BITS | version, draft.kind._value_, position, stamp.nonce, first_version, total,
+            created_at, draft.tokens, *columns, None, stamp.salt, stamp.digest, chain, draft.key, parts,
+            draft.content,
+        )  # fmt: skip
+        rows.append(row)
+    return rows
+
+
 def _row_of_entry(ref: int, entry: Entry) -> tuple[Any, ...]:
     """Return an entry as the row that `restore` writes."""
     state = None if entry.state is State.LIVE else entry.state.value
@@ -405,14 +387,6 @@ def _row_of_entry(ref: int, entry: Entry) -> tuple[Any, ...]:
         entry.total, to_microseconds(entry.created_at), entry.tokens, *draft_columns(entry), state, entry.salt,
         entry.digest, entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
     )  # fmt: skip
-
-
-def _is_append_allowed(op: Append, plan: _Plan) -> bool:
-    try:
-        append_rules.check_append(op, plan.known_head[1])
-    except ACMSError:
-        return False  # the head may have moved on: it is asked before refusing
-    return plan.head.version <= VERSION_MASK
 
 
 def _raise_error(error: ACMSError, _connection: apsw.Connection) -> Receipt:

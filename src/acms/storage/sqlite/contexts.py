@@ -57,7 +57,7 @@ class Contexts:
         return append_rules.build_page(rows, query.limit, read_context)
 
     def sessions(self, connection: apsw.Connection, query: ContextQuery) -> SessionPage:
-        """List contexts with where their logs stand, newest first."""
+        """List contexts with the state of their logs, newest first."""
         return session_page(self._list_rows(connection, "sessions", query), query.limit)
 
     def _list_rows(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:

@@ -167,7 +167,7 @@ class FileEraser:
         if is_first_attempt:
             log_event(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
-    # ── proving it ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── search for residue ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return what is still found of erased entries: keys, derived rows, stored values, bytes of the file.

@@ -294,14 +294,14 @@ class SQLiteFile:
     # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def migrations(self, partitions: int | None) -> list[Migration]:
-        """Return every step of the schema; the file is read, or left alone where there is none."""
+        """Return every migration of the schema; a file that does not exist is not created."""
         schema.check_partitions(partitions)
 
-        def look() -> list[Migration]:
+        def list_steps() -> list[Migration]:
             with self._errors:
                 return schema.list_schema_steps(self.path)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(list_steps)
 
     async def migrate(
         self, partitions: int | None, progress: Callable[[Migration], None] | None
@@ -393,7 +393,7 @@ class SQLiteFile:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
         return port, port.queue
 
-    # ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def backup(self, to: str | os.PathLike[str], progress: Callable[[int, int], None] | None) -> None:
         """Copy the whole file while it is in use; `progress` receives (pages done, pages in all).

@@ -116,7 +116,7 @@ class DatabaseStorage(ABC):
     sessions = read_session_page
 
     async def session_page(self, query: ContextQuery) -> SessionPage:
-        """List contexts with where their logs stand, newest first."""
+        """List contexts with the state of their logs, newest first."""
         return await self._database.read(
             lambda reader: self._contexts.sessions(reader, query), large=bool(query.where)
         )

@@ -145,7 +145,7 @@ class Tables:
 def range_parameters(
     ref: int, first: int, last: int, *, kinds: Sequence[Kind] | None = None, limit: int
 ) -> dict[str, Any]:
-    """Return the parameters of a query for entries of one owner."""
+    """Return the parameters of a query for a range of entries of one log; `ref` is its number in this database."""
     base = ref << VERSION_BITS
     return {
         "first": base | first,
