@@ -24,7 +24,7 @@ from acms.ports import StorageBackend
 from acms.recall.embeddings import Embedding
 from acms.recall.reindex import reindex
 from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage
-from acms.storage.chroma import vectors
+from acms.storage.chroma import write_queue
 from acms.testing import HashEmbedder, ManualClock, run_story
 from acms.testing.logs import (
     append_drafts,
@@ -390,7 +390,7 @@ async def test_too_much_at_once_is_dropped_and_found_missing(
         await append_drafts(store, context, draft_message("a"), draft_message("b"))
         gate.open.clear()
         row = Derived(version=1, space="s", data=pack_vector(1, 1))
-        for _ in range(vectors.QUEUED):
+        for _ in range(write_queue.QUEUED):
             assert await store.put_derived(context.id, [row], wait=False) == 1
         assert await store.put_derived(context.id, [replace(row, version=2)], wait=False) == 0
         card = Derived(version=2, space=index_record.SPACE, data=b"card")

@@ -52,7 +52,7 @@ class LoopState:
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
 
-    def tell(self, context: str) -> None:
+    def notify_listeners(self, context: str) -> None:
         """Notify the listeners of a log that an entry was appended."""
         for event in self.listening.get(context, ()):
             event.set()

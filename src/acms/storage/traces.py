@@ -38,6 +38,7 @@ class Traces:
                 for piece in _split_pieces(form):
                     self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
         self._starts = np.array(sorted(self._pieces), np.uint64)
+        #: By the hash of eight bytes: whether a piece may begin with them.
         self._table = np.zeros(1 << _BITS, np.bool_)
         self._table[self._hash_words(self._starts)] = True
 

@@ -11,13 +11,11 @@ search falls back on words, and vectors written in the background are dropped an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 from base64 import b64encode
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -34,17 +32,14 @@ from acms.ports import StorageBackend
 from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.chroma import client as chroma_client
-from acms.storage.chroma.client import READ, Chroma, Record, code_of_error
+from acms.storage.chroma.client import READ, Chroma, Record
+from acms.storage.chroma.write_queue import WRITE, WriteQueue
 from acms.storage.search import score_cosines
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record
 
-WRITE = 500
-"""Vectors of one call that writes."""
 MOST_GAP = 8
-"""Most versions between two wanted entries that are read with them, because another call would cost more."""
-QUEUED = 1_024
-"""Calls that may wait to be written in the background."""
+"""Greatest distance of two versions that one read fetches, because another call would cost more."""
 
 _MARK = struct.Struct("<4sI13s")
 """Sign, dimension, checksum. 21 bytes: no vector of 16- or 32-bit numbers has that length."""
@@ -58,14 +53,6 @@ class _Vector(NamedTuple):
 
     row: Derived
     values: NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    """Rows queued for Chroma in one event loop, and the task that sends them."""
-
-    queue: deque[tuple[str, Sequence[Derived]]] = field(default_factory=deque)
-    pump: asyncio.Task[None] | None = None
 
 
 class ChromaVectors(WrapperStorage):
@@ -95,7 +82,7 @@ class ChromaVectors(WrapperStorage):
             client, path=path, url=url, collection=collection, timeout=timeout, backoff=backoff
         )
         self._contexts: dict[str, Context] = {}
-        self._loops: PerLoop[_Outgoing] = PerLoop(_Outgoing)
+        self._queues: PerLoop[WriteQueue] = PerLoop(lambda: WriteQueue(self._write_in_background))
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,49 +92,19 @@ class ChromaVectors(WrapperStorage):
         With `wait`, `VectorsUnavailableError` means that nothing was stored.
         """
         if wait:
-            await self._drain()
+            await self._queues.here().drain()
             return await self._write_rows(context, rows, wait=True)
         # Rows without vectors need no Chroma.
         if all(row.space == index_record.SPACE for row in rows):
             return await self.inner.put_derived(context, rows, wait=False)
+        queue = self._queues.here()
         # The same, unless vectors wait in the queue: the order must be kept.
-        if not self._busy and all(_decode_values(row) is None for row in rows):
+        if not queue.is_busy and all(_decode_values(row) is None for row in rows):
             return await self.inner.put_derived(context, rows, wait=False)
-        outgoing = self._loops.here()
-        if len(outgoing.queue) >= QUEUED:
-            _log_dropped(context, len(rows), "QUEUE_FULL")
-            return 0
-        outgoing.queue.append((context, rows))
-        if not self._busy:
-            outgoing.pump = asyncio.get_running_loop().create_task(self._write_queued(outgoing.queue))
-        return len(rows)
+        return queue.put(context, rows)
 
-    @property
-    def _busy(self) -> bool:
-        pump = self._loops.here().pump
-        return pump is not None and not pump.done()
-
-    async def _drain(self) -> None:
-        """Wait until the queued rows are written."""
-        while self._busy:
-            pump = self._loops.here().pump
-            assert pump is not None
-            await asyncio.wait([pump])
-
-    async def _write_queued(self, queue: deque[tuple[str, Sequence[Derived]]]) -> None:
-        """Write queued rows until the queue is empty; adjacent ones of the same context share a call."""
-        while queue:
-            context, rows = queue.popleft()
-            while queue and len(rows) < WRITE:
-                next_context, next_rows = queue[0]
-                if next_context != context:
-                    break
-                queue.popleft()
-                rows = [*rows, *next_rows]
-            try:
-                await self._write_rows(context, rows, wait=False)
-            except Exception as error:
-                _log_dropped(context, len(rows), code_of_error(error))
+    async def _write_in_background(self, context: str, rows: Sequence[Derived]) -> None:
+        await self._write_rows(context, rows, wait=False)
 
     async def _write_rows(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
         """Write vectors to Chroma, and to the store inside a row with a mark in place of each vector.
@@ -405,7 +362,7 @@ class ChromaVectors(WrapperStorage):
                 hits.append(Hit(context=entry.context, id=entry.id, score=scores[entry.id]))
         return hits, [context for context, live in is_live.items() if not live]
 
-    # ── erasing, moving, tidying up ─────────────────────────────────────────────────────────────────────────────────
+    # ── erasure and maintenance ─────────────────────────────────────────────────────────────────────────────────────
 
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
@@ -495,11 +452,11 @@ class ChromaVectors(WrapperStorage):
 
     async def aclose(self) -> None:
         """Write the queued rows and release everything."""
-        await self._drain()
+        await self._queues.here().drain()
         await self._chroma.close()
         await self.inner.aclose()
 
-    # ── the books ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── entries and contexts ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _load_context(self, id: str) -> Context:
         """Return a context from the cache; the fields used here never change."""
@@ -511,7 +468,7 @@ class ChromaVectors(WrapperStorage):
         return context
 
     async def _read_entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
-        """Read entries by version; versions at most 8 apart share a read."""
+        """Read entries by version; versions at most `MOST_GAP` apart share a read."""
         sorted_versions = sorted(version for version in set(versions) if 1 <= version <= last)
         entry_of: dict[int, Entry] = {}
         start = 0
@@ -573,10 +530,6 @@ def _build_mark(dimension: int, data: bytes) -> bytes:
 
 def _is_marked(row: Derived) -> bool:
     return len(row.data) == _MARK.size and row.data.startswith(_SIGN)
-
-
-def _log_dropped(context: str, rows: int, code: str) -> None:
-    log_event(logging.WARNING, "vectors_not_stored", context=context, code=code, rows=rows)
 
 
 def _is_searchable(entry: Entry) -> bool:
