@@ -311,7 +311,6 @@ class ACMS(View):
 
     def _draft(
         self,
-        prefix: str,
         *,
         role: str | Role,
         content: str = "",
@@ -327,48 +326,44 @@ class ACMS(View):
         key: str | None = None,
         key_name: str = "idempotency_key",
     ) -> Draft:
-        """Return a validated draft of a message; errors name it by `prefix`, its path, and its key by `key_name`."""
+        """Return a validated draft of a message; errors name its key by `key_name`."""
         config, counter = self._shared.config, self._shared.counter
-        try:
-            validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
-            role = validation.parse_choice(role, Role, "role")
-            limit = validation.STRICT_PARTS if config.strict else validation.PARTS
-            parts, text = validation.build_message_parts(
-                role, content, parts, tool_calls, tool_call_id, max_parts=limit
-            )
-            privacy = validation.parse_choice(privacy, Privacy, "privacy")
-            metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
-            actor_id = validation.optional_name(actor_id, "actor_id")
-            key = validation.optional_name(key, key_name)
-            if config.privacy.redact_before_persist:
-                from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
+        validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
+        role = validation.parse_choice(role, Role, "role")
+        limit = validation.STRICT_PARTS if config.strict else validation.PARTS
+        parts, text = validation.build_message_parts(
+            role, content, parts, tool_calls, tool_call_id, max_parts=limit
+        )
+        privacy = validation.parse_choice(privacy, Privacy, "privacy")
+        metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
+        actor_id = validation.optional_name(actor_id, "actor_id")
+        key = validation.optional_name(key, key_name)
+        if config.privacy.redact_before_persist:
+            from acms.privacy.redact_entry import redact_for_storage  # it loads the rules
 
-                values = text, parts, metadata, actor_id, key
-                mode = stored_mode(config.privacy.mode, privacy)
-                text, parts, metadata, actor_id, key = redact_for_storage(*values, mode)
-            origin = trust.OF_ROLE[role] if origin is None else origin
-            origin = validation.parse_choice(origin, Origin, "origin")
-            explicit = validation.validate_markers(markers)
-            detected = self._detect_markers(origin, text, parts) if explicit is None else ()
-            return Draft(
-                kind=Kind.MESSAGE,
-                content=text,
-                key=key,
-                created_at=datetime.now(UTC) if created_at is None else validation.parse_moment(created_at),
-                tokens=counter.count(text) + (media_tokens(parts) if parts else 0),
-                origin=origin,
-                privacy=privacy,
-                role=role,
-                actor=actor_id,
-                parts=parts,
-                markers=detected if explicit is None else explicit,
-                detected=bool(detected),
-                metadata=metadata,
+            mode = stored_mode(config.privacy.mode, privacy)
+            text, parts, metadata, actor_id, key = redact_for_storage(
+                text, parts, metadata, actor_id, key, mode
             )
-        except ValidationError as error:
-            if not prefix:
-                raise
-            raise validation.error_at_field(error, prefix + error.field) from error
+        origin = trust.OF_ROLE[role] if origin is None else origin
+        origin = validation.parse_choice(origin, Origin, "origin")
+        explicit = validation.validate_markers(markers)
+        detected = self._detect_markers(origin, text, parts) if explicit is None else ()
+        return Draft(
+            kind=Kind.MESSAGE,
+            content=text,
+            key=key,
+            created_at=datetime.now(UTC) if created_at is None else validation.parse_moment(created_at),
+            tokens=counter.count(text) + (media_tokens(parts) if parts else 0),
+            origin=origin,
+            privacy=privacy,
+            role=role,
+            actor=actor_id,
+            parts=parts,
+            markers=detected if explicit is None else explicit,
+            detected=bool(detected),
+            metadata=metadata,
+        )
 
     def _detect_markers(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the markers found in the texts of a message, if detection is on and its origin allows it."""
@@ -762,7 +757,9 @@ class ACMS(View):
         messages. Later forks start with it; the session itself still finds everything. Facts that the profile has from
         this session alone are permanently retired, and facts learned while it is private stay here.
         """
-        await retirement.set_private(self._shared.storage, await self._shared.ensure(), private)
+        storage = self._shared.storage
+        context = await policy_levels.set_private(storage, await self._shared.ensure(), private)
+        await retirement.apply_private_setting(storage, context)
 
     # ── erasure ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,10 +17,10 @@ from acms.branches import diff, forks, merge_drafts, three_way
 from acms.branches.forks import Side
 from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
-from acms.errors import ConflictError, GoneError, MergeConflictError, ValidationError
+from acms.errors import ConflictError, GoneError, ValidationError
 from acms.log import validation
 from acms.log.known import hash_sensitive_key
-from acms.log.merges import MergeConflict, Merged, MergeStrategy
+from acms.log.merges import MergeConflict, Merged, MergeStrategy, merge_conflict_error
 from acms.log.policy import PRIVATE
 from acms.model import Append, Context, Draft, Entry, Head, Kind, Span, ToolCall
 from acms.observability.logging import log_event
@@ -80,7 +80,7 @@ async def _try_merge(
     if strategy == "refuse" and plan.conflicts:
         if dry_run:
             return merged
-        raise _merge_conflict_error(merged)
+        raise merge_conflict_error(merged)
     drafts, planned = await _build_drafts(shared, side, sides, plan, strategy)
     context = sides.context.id
     if dry_run:  # raise the error that the append would raise
@@ -99,28 +99,11 @@ async def _try_merge(
     delivered = await writer.post(context, request)
     assert delivered is not None
     await _notify_followers(shared, writer, context, planned.replaced, delivered)
-    version = delivered.receipt.versions[0] + delivered.start + len(delivered.drafts) - 1
-    log_event(logging.INFO, "merged", context=context, other=sides.other.id, version=version)
-    return replace(merged, version=version)
+    log_event(logging.INFO, "merged", context=context, other=sides.other.id, version=delivered.last_version)
+    return replace(merged, version=delivered.last_version)
 
 
-def _merge_conflict_error(merged: Merged) -> MergeConflictError:
-    count = len(merged.conflicts)
-    descriptions = "; ".join(map(str, merged.conflicts[:5]))
-    if count > 5:
-        descriptions += "; …"
-    return MergeConflictError(
-        f"{count} conflict{'s' if count > 1 else ''} with {merged.theirs}: {descriptions}",
-        conflicts=merged.conflicts,
-        options=(
-            'merge with strategy="ours" to keep the version of this session',
-            'merge with strategy="theirs" to take the version of the other session',
-            "merge with dry_run=True to see all of them, resolve them on either side, and merge again",
-        ),
-    )
-
-
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── both sides ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
@@ -135,16 +118,19 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     runs = split_segments(context.id, context.lineage, 1, head.version)
     other_runs = split_segments(other.id, other.lineage, 1, version)
     common = diff.find_common_version(runs, other_runs)
-    replacing = await storage.read(other.id, at=version, replacing=True)
+    replacing = await storage.read(context.id, at=head.version, replacing=True)
+    other_replacing = await storage.read(other.id, at=version, replacing=True)
     own_entries = await storage.read(context.id, at=head.version, after=common)
     other_own_entries = await storage.read(other.id, at=version, after=common)
     spans = {
-        *three_way.find_touched_spans(replacing, common),
+        *three_way.find_touched_spans(other_replacing, common),
         *await _find_duplicate_spans(shared, context.id, common, other_own_entries),
     }
     inherited = await _read_touched_messages(storage, other.id, common, sorted(spans), other_own_entries)
-    ours = await _read_log(storage, context.id, runs, common, [*inherited, *own_entries])
-    theirs = await _read_log(storage, other.id, other_runs, common, [*inherited, *other_own_entries])
+    entries = [*inherited, *own_entries]
+    other_entries = [*inherited, *other_own_entries]
+    ours = await _read_log(storage, context.id, head.version, runs, common, entries, replacing)
+    theirs = await _read_log(storage, other.id, version, other_runs, common, other_entries, other_replacing)
     return _Sides(context, head, other, version, ours, theirs)
 
 
@@ -218,23 +204,25 @@ async def _read_touched_messages(
 async def _read_log(
     storage: StorageBackend,
     context: str,
+    version: int,
     runs: Sequence[tuple[str, int, int]],
     common: int,
     entries: Sequence[Entry],
+    replacing: Sequence[Entry],
 ) -> Log:
-    version = runs[-1][2] if runs else 0
+    """Return one side up to a version: read its facts and retractions; the other entries were read before."""
     return Log(
         context,
         runs,
         common,
-        replacing=await storage.read(context, at=version, replacing=True),
+        replacing=replacing,
         entries=entries,
         facts=await storage.read(context, at=version, kinds=(Kind.FACT,)),
         retractions=await storage.read(context, at=version, kinds=(Kind.RETRACTION,)),
     )
 
 
-# ── describing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── description of a merge ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _describe_merge(
@@ -286,7 +274,7 @@ def _redact_conflict(conflict: MergeConflict, ours: Redactor, theirs: Redactor) 
     )
 
 
-# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── drafts and effects ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _build_drafts(
@@ -308,7 +296,7 @@ async def _build_drafts(
     planned = merge_drafts.build_merge_drafts(plan, sides.ours, sides.theirs, terms)
     record = merge_drafts.build_merge_record(plan, sides.ours, sides.theirs, terms)
     replaced = frozenset(entry.id for entry in planned.replaced)
-    drafts = await retirement.with_facts(
+    drafts = await retirement.append_retirements(
         shared.storage, context, planned.drafts, sides.ours.replacements, version, replaced
     )
     return (*drafts, record), planned
@@ -322,32 +310,18 @@ async def _notify_followers(
         shared.start_worker()
     if writer.note(context, delivered):
         await writer.index(context, delivered)
-    ids = frozenset(entry.id for entry in replaced)
-    # The record of the merge is the last of its drafts; the receipt also has those of other requests.
-    record = delivered.receipt.ids[delivered.start + len(delivered.drafts) - 1]
-    await retirement.propagate_to_profile(
-        shared.storage, shared.namespace, retirement.Rewrite((), ids), record
-    )
+    change = retirement.ProfileChange(frozenset(entry.id for entry in replaced))
+    record_id = delivered.last_id
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, change, record_id)
 
 
 def _clean_draft(shared: SharedSession, draft: Draft, *, same_counter: bool) -> Draft:
     """Return a draft with its content redacted and counted by the rules of this side."""
     clean = draft
     if shared.config.privacy.redact_before_persist:
-        clean = _redact_draft(shared, draft)
+        from acms.privacy.redact_entry import redact_draft_for_storage  # it loads the rules
+
+        clean = redact_draft_for_storage(draft, stored_mode(shared.config.privacy.mode, draft.privacy))
     if same_counter and clean.content == draft.content:
         return clean
     return replace(clean, tokens=shared.counter.count(clean.content) + media_tokens(clean.parts))
-
-
-def _redact_draft(shared: SharedSession, draft: Draft) -> Draft:
-    """Return a draft redacted as this side stores it."""
-    from acms.privacy.redact_entry import redact_for_embedding, redact_for_storage  # they import the rules
-
-    mode = stored_mode(shared.config.privacy.mode, draft.privacy)
-    if draft.kind is not Kind.MESSAGE:
-        return redact_for_embedding(draft, mode) or draft
-    text, parts, metadata, actor, key = redact_for_storage(
-        draft.content, draft.parts, draft.metadata, draft.actor, draft.key, mode
-    )
-    return replace(draft, content=text, parts=parts, metadata=metadata, actor=actor, key=key)

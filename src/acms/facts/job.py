@@ -52,7 +52,7 @@ from acms.storage import handles
 from acms.storage.handles import LoopState
 from acms.text.markers import remove_rendered_text
 from acms.text.summary_form import RECIPE
-from acms.write.retirement import Rewrite, apply_private_setting, propagate_to_profile
+from acms.write.retirement import ProfileChange, apply_private_setting, propagate_to_profile
 
 MAX_REST_SECONDS = 0.1
 """Maximum seconds of a rest: a longer one would delay the job without helping writers."""
@@ -336,7 +336,7 @@ def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tu
     return messages
 
 
-# ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── calls to the reflector ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _ask_reflector(
@@ -437,7 +437,7 @@ async def _summarize_part(
     return RECIPE, extract_summary(turns, limit, count)
 
 
-# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── appends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _write_answer(
@@ -561,8 +561,8 @@ async def _update_profile(work: _Work, batch: Batch, before: Head) -> None:
     superseded = backlog.superseded_ids_by_version(batch, Replacements(replacing, searchable=True))
     for entry in replacing:
         if entry.version in superseded:
-            rewrite = Rewrite((), superseded[entry.version])
-            await propagate_to_profile(work.storage, work.context.namespace, rewrite, entry.id)
+            change = ProfileChange(superseded[entry.version])
+            await propagate_to_profile(work.storage, work.context.namespace, change, entry.id)
     if superseded:
         raise _BatchChanged
 

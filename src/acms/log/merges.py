@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from acms.errors import MergeConflictError
 from acms.log.encoding import parse_entry_id
 from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_merge_record
 from acms.model import Entry, Kind, show_in_repr
@@ -176,3 +177,20 @@ def _describe_entry(entry: Entry) -> str:
     """Return the speaker and text of an entry on one line, shortened."""
     line = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
     return line if len(line) <= LINE else line[: LINE - 1].rstrip() + "…"
+
+
+def merge_conflict_error(merged: Merged) -> MergeConflictError:
+    """Return the error that reports the conflicts of a merge with the ways to resolve them."""
+    count = len(merged.conflicts)
+    descriptions = "; ".join(map(str, merged.conflicts[:5]))
+    if count > 5:
+        descriptions += "; …"
+    return MergeConflictError(
+        f"{count} conflict{'s' if count > 1 else ''} with {merged.theirs}: {descriptions}",
+        conflicts=merged.conflicts,
+        options=(
+            'merge with strategy="ours" to keep the version of this session',
+            'merge with strategy="theirs" to take the version of the other session',
+            "merge with dry_run=True to see all of them, resolve them on either side, and merge again",
+        ),
+    )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -51,6 +52,17 @@ def error_at_field(error: ValidationError, field: str) -> ValidationError:
     """Return an error under another name of the field at fault."""
     message = str(error).removeprefix(f"{error.field}: ")
     return ValidationError(message, field=field, options=error.options)
+
+
+@contextmanager
+def prefix_field_errors(prefix: str) -> Generator[None]:
+    """Put a prefix before the field of a `ValidationError` that is raised in the block."""
+    try:
+        yield
+    except ValidationError as error:
+        if not prefix:
+            raise
+        raise error_at_field(error, prefix + error.field) from error
 
 
 def validate_text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:

@@ -242,6 +242,16 @@ def redact_for_storage(
     return redacted.content, redacted.parts, redact_mapping(metadata, mode)[0], redact_name(actor, mode), key
 
 
+def redact_draft_for_storage(draft: Draft, mode: Privacy) -> Draft:
+    """Return a draft of any kind as it is stored under a mode."""
+    if draft.kind is not Kind.MESSAGE:
+        return redact_for_embedding(draft, mode) or draft
+    content, parts, metadata, actor, key = redact_for_storage(
+        draft.content, draft.parts, draft.metadata, draft.actor, draft.key, mode
+    )
+    return replace(draft, content=content, parts=parts, metadata=metadata, actor=actor, key=key)
+
+
 def redact_for_embedding(draft: Draft, mode: Privacy) -> Draft | None:
     """Return the draft that is sent to an embedder, or None under `block`."""
     if mode is Privacy.BLOCK:

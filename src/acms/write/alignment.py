@@ -84,7 +84,7 @@ def align_messages(
     matching = _Matching(items, rows)
     matching.match_keys()
     matching.match_instructions()
-    matching.anchored = {index for index, row in enumerate(matching.rows_of_items) if row is not None}
+    matching.anchor_matches()
     matching.match_in_order()
     matching.match_new_keys()
     matching.match_call_ids()
@@ -144,8 +144,11 @@ class _Matching:
         self.rows = rows
         #: By item: the index of its row.
         self.rows_of_items: list[int | None] = [None] * len(items)
-        #: Items matched by their key, or as instructions: their position does not matter.
+        #: Items matched by their key, or as instructions: their position does not matter. The last of them, or -1.
         self.anchored: set[int] = set()
+        self.last_anchor = -1
+        #: The roles of which the log knows a key: for these, a new key means a new message.
+        self.roles_with_known_keys: set[Role] = set()
         #: Items that may be another version of their row.
         self.possible_edits: set[int] = set()
         #: Rows that have an item.
@@ -160,10 +163,6 @@ class _Matching:
         if may_be_edit:
             self.possible_edits.add(item_index)
 
-    def _roles_with_known_keys(self) -> set[Role]:
-        """Return the roles of which the log knows a key: for these, a new key means a new message."""
-        return {self.items[index].role for index in self.anchored}
-
     def _may_be_edit(self, item: Item, row: Row, *, new_keys: bool = False) -> bool:
         """Return whether an item may be another version of a row; `new_keys` if a framework generated new keys."""
         if not row.is_live or not row.has_content or row.role is not item.role:
@@ -171,6 +170,12 @@ class _Matching:
         if row.key is None or item.key is None:
             return row.key is item.key  # true if neither has a key
         return new_keys
+
+    def anchor_matches(self) -> None:
+        """Note the items matched so far as anchored."""
+        self.anchored = {index for index, row in enumerate(self.rows_of_items) if row is not None}
+        self.last_anchor = max(self.anchored, default=-1)
+        self.roles_with_known_keys = {self.items[index].role for index in self.anchored}
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -232,9 +237,8 @@ class _Matching:
         is_longest = all(live[first:]) and set(row_wordings).isdisjoint(wordings[overlap:])
         if not is_longest:
             candidates = self._find_candidates(items, rows, row_wordings)
-            if (
-                sum(map(len, candidates)) <= MAX_PAIRS
-            ):  # otherwise the search takes too long: keep the overlap
+            # With more pairs the search takes too long: keep the overlap.
+            if sum(map(len, candidates)) <= MAX_PAIRS:
                 pairs = _longest_common_subsequence(candidates, live)
         for item_order, row_order in pairs.items():
             item_index, row_index = items[item_order], rows[row_order]
@@ -266,42 +270,46 @@ class _Matching:
         log, unless the list has only one message and the log has more: it may be the last one of a trimmed list. A
         trimmed list is recognized by at least two messages of the user with everything between them.
         """
+        rows = self._find_rows_for_new_keys()
+        conversation_rows = [index for index in rows if index >= self._leading_rows]
+        first_item = self._leading_items
+        has_several_items = len(self.items) - first_item > 1
+        if conversation_rows and (has_several_items or len(conversation_rows) == 1):
+            self._match_new_key(first_item, conversation_rows[0])
+        following = dict(pairwise(rows))
+        for index in range(first_item + 1, len(self.items)):
+            previous = self.rows_of_items[index - 1]
+            if previous is not None:
+                self._match_new_key(index, following.get(previous))
+        # A trimmed list has no first message to begin with: go back from a message whose key is known.
+        preceding = {row: previous for previous, row in pairwise(rows)}
+        for index in reversed(range(first_item, self.last_anchor)):
+            next_row = self.rows_of_items[index + 1]
+            if next_row is not None:
+                self._match_new_key(index, preceding.get(next_row))
+        if not self.roles_with_known_keys:
+            self._match_trimmed_list(conversation_rows)
+
+    def _find_rows_for_new_keys(self) -> list[int]:
+        """Return the rows with live content that are matched, or whose key is no longer in the list."""
         listed_keys = {item.key for item in self.items if item.key is not None}
         rows: list[int] = []
         for index, row in enumerate(self.rows):
             key_is_gone = row.key is not None and row.key not in listed_keys
             if row.is_live and row.has_content and (index in self._matched_rows or key_is_gone):
                 rows.append(index)
-        conversation_rows = [index for index in rows if index >= self._leading_rows]
-        roles = self._roles_with_known_keys()
-        last_known = max(self.anchored, default=-1)
-        leading = self._leading_items
+        return rows
 
-        if conversation_rows and (len(self.items) - leading > 1 or len(conversation_rows) == 1):
-            self._match_if_same(leading, conversation_rows[0], set() if leading < last_known else roles)
-        following = dict(pairwise(rows))
-        for index in range(leading + 1, len(self.items)):
-            previous = self.rows_of_items[index - 1]
-            if previous is not None:
-                excluded = set[Role]() if index < last_known else roles
-                self._match_if_same(index, following.get(previous), excluded)
-        # A trimmed list has no first message to begin with: go back from a message whose key is known.
-        preceding = {row: previous for previous, row in pairwise(rows)}
-        for index in reversed(range(leading, last_known)):
-            next_row = self.rows_of_items[index + 1]
-            if next_row is not None:
-                self._match_if_same(index, preceding.get(next_row), set())
-        if not roles:
-            self._match_trimmed_list(conversation_rows)
-
-    def _match_if_same(self, index: int, row_index: int | None, excluded_roles: Set[Role]) -> None:
-        """Match an item under a new key with a row of the same wording, unless its role is excluded."""
+    def _match_new_key(self, index: int, row_index: int | None) -> None:
+        """Match an item under a new key with a row of the same wording, unless its key means a new message."""
         if row_index is None or row_index in self._matched_rows:
             return
         if index >= len(self.items) or self.rows_of_items[index] is not None:
             return
         item, row = self.items[index], self.rows[row_index]
-        if item.key is None or item.role in excluded_roles:
+        is_before_known_key = index < self.last_anchor
+        is_new_message = item.role in self.roles_with_known_keys and not is_before_known_key
+        if item.key is None or is_new_message:
             return
         if item.wording == row.wording or item.wording in row.corrected:
             self._match(index, row_index)
@@ -316,7 +324,7 @@ class _Matching:
         row_wordings = [self.rows[index].wording for index in rows]
         overlap = _count_overlap([item.wording for item in items], row_wordings)
         user_messages = sum(item.role is Role.USER for item in items[:overlap])
-        if user_messages > 1:
+        if user_messages > 1:  # one might be a new message of the same wording
             for order in range(overlap):
                 self._match(leading + order, rows[len(rows) - overlap + order])
 
@@ -388,7 +396,7 @@ class _Matching:
     def _may_be_other_answer(self, item: Item, row: Row) -> bool:
         if item.role is not Role.ASSISTANT:
             return False
-        return self._may_be_edit(item, row, new_keys=Role.ASSISTANT not in self._roles_with_known_keys())
+        return self._may_be_edit(item, row, new_keys=Role.ASSISTANT not in self.roles_with_known_keys)
 
     def match_erased(self, count_tokens: Callable[[Item], int]) -> None:
         """Match messages between two matches, or before the first, with messages that lost their content.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -95,47 +97,62 @@ def read_message(
     JSON: a framework would hand over the same list again, and `sync` could never store it. With `refuse_invalid` it
     raises the error. With `strict` nothing is repaired.
     """
-    notes: dict[str, None] = {}
     foreign.check_privacy_field(message, field)
-
-    def refer(data: bytes, mime: str) -> str:
-        notes[_MEDIA_NOTE] = None
-        return repair.refer_by_hash(data, mime)
-
-    keep_or_refer = keep if strict or keep is not None else refer
-
-    def parse(candidate: Mapping[str, Any]) -> T:
-        turns = foreign.parse_provider_message(candidate, field, keep=keep_or_refer, strict=strict)
-        unread_fields = _find_unread_fields(turns)
-        if unread_fields and refuse_invalid and turns[0]["role"] != Role.ASSISTANT:
-            raise ValidationError(
-                "is not a field of a message, and the message has no content",
-                field=f"{field}.{unread_fields[0]}" if field else unread_fields[0],
-                options=("content",),
-            )
-        if unread_fields:
-            names = ", ".join(unread_fields)
-            notes[f"a message has no content, only unknown fields, which no model sees: {names}"] = None
-        return check(turns)
-
+    reader = _MessageReader(field, keep, check, strict, refuse_invalid, notes={})
+    # As it is.
     try:
-        return parse(message), tuple(notes)
+        return reader.read(message)
     except ValidationError as error:
         if strict:
             raise
         first_error = error  # it names the field in the original message
+    # Repaired.
     for repaired, repair_notes in repair.generate_repairs(message):
-        try:
-            return parse(repaired), (*repair_notes, *notes)
-        except ValidationError:
-            continue
+        with suppress(ValidationError):
+            result, notes = reader.read(repaired)
+            return result, (*repair_notes, *notes)
     if refuse_invalid:
         raise first_error
+    # As its JSON.
     json_message, repair_notes = repair.as_text(message)
     try:
-        return parse(json_message), repair_notes
+        result, _ = reader.read(json_message)
     except ValidationError:
         raise first_error from None
+    return result, repair_notes
+
+
+@dataclass(frozen=True, slots=True)
+class _MessageReader(Generic[T]):
+    """Parses the versions of one message that are tried, and collects notes on what is not kept of them."""
+
+    field: str
+    keep: foreign.KeepMedia | None
+    check: Callable[[Sequence[Turn]], T]
+    strict: bool
+    refuse_invalid: bool
+    notes: dict[str, None]
+
+    def read(self, message: Mapping[str, Any]) -> tuple[T, tuple[str, ...]]:
+        """Parse a message; return what `check` returns for its turns, and the notes so far."""
+        keep = self._refer_to_media if self.keep is None and not self.strict else self.keep
+        turns = foreign.parse_provider_message(message, self.field, keep=keep, strict=self.strict)
+        unread_fields = _find_unread_fields(turns)
+        if unread_fields and self.refuse_invalid and turns[0]["role"] != Role.ASSISTANT:
+            raise ValidationError(
+                "is not a field of a message, and the message has no content",
+                field=f"{self.field}.{unread_fields[0]}" if self.field else unread_fields[0],
+                options=("content",),
+            )
+        if unread_fields:
+            names = ", ".join(unread_fields)
+            self.notes[f"a message has no content, only unknown fields, which no model sees: {names}"] = None
+        return self.check(turns), tuple(self.notes)
+
+    def _refer_to_media(self, data: bytes, mime: str) -> str:
+        """Return a reference to bytes that are not kept."""
+        self.notes[_MEDIA_NOTE] = None
+        return repair.refer_by_hash(data, mime)
 
 
 def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
@@ -178,7 +195,7 @@ def plain_draft(
     if not config.strict and (is_list or is_empty_answer):
         return None
     try:
-        return make_draft("", role=role, **values, **fields)
+        return make_draft(role=role, **values, **fields)
     except ValidationError:
         if config.strict or is_empty_turn(dict(values)):
             raise
@@ -207,7 +224,8 @@ def read_drafts(
             # An answer of a model may be empty; an empty message of another role is an error.
             if not config.strict and turn["role"] == Role.ASSISTANT:
                 turn = fill_empty_turn(turn)
-            drafts.append(make_draft(prefix, key_name=key_name, **{**turn, **overrides}))
+            with validation.prefix_field_errors(prefix):
+                drafts.append(make_draft(key_name=key_name, **{**turn, **overrides}))
         return drafts
 
     return read_message(message, field, config.media, make_drafts, strict=config.strict, refuse_invalid=True)

@@ -120,7 +120,7 @@ def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group
         own_group = group
         older_calls = {id: call_group for id, call_group in open_calls.items() if id not in calls}
         open_calls = _newest_calls({**older_calls, **dict.fromkeys(calls, group)})
-    pending = group if calls else _still_pending(tail, draft.role, open_calls)
+    pending = _pending_after(tail, draft, group, open_calls)
     closes = None if pending is not None else _closing_reason(draft, turns, rules)  # no end amid a tool group
     after = Tail(
         episode=episode,
@@ -144,12 +144,16 @@ def _closing_reason(draft: Draft, turns: int, rules: EpisodeBoundaryConfig) -> s
     return MAX_TURNS if turns >= rules.max_turns else None
 
 
-def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str]) -> str | None:
-    """Return the tool group that still waits for answers, or None.
+def _pending_after(
+    tail: Tail, message: Draft, group: str | None, open_calls: Mapping[str, str]
+) -> str | None:
+    """Return the tool group that waits for answers after a message, or None; `group` is that of its own calls.
 
-    It stops waiting when a message of another role comes, but not at the late result of a call of another group.
+    A group stops waiting when a message of another role comes, but not at the late result of a call of another group.
     """
-    return tail.pending if role is Role.TOOL and tail.pending in open_calls.values() else None
+    if ids_of_calls(message.parts):
+        return group
+    return tail.pending if message.role is Role.TOOL and tail.pending in open_calls.values() else None
 
 
 def _newest_calls(open_calls: Mapping[str, str]) -> dict[str, str]:
@@ -177,31 +181,35 @@ def tail_of(
     for entry in newest:
         if entry.kind is Kind.EPISODE:
             tail = replace(tail, closed=str(entry.data.get("reason", "manual")))
-        if entry.kind is not Kind.MESSAGE or entry.replaces:
-            continue
-        edit, ended_by = edit_and_end_of(entry.version)
-        message = edit or entry
-        if ended_by is None:
-            # An original message with sources was copied by a merge.
-            _track_calls(open_calls, message, _Rank.COPIED if entry.sources else _Rank.OWN)
-        elif ended_by.data.get("reason") != GONE:
-            _track_calls(open_calls, message, _Rank.ENDED)
-        calls = {id: call.group for id, call in open_calls.items()}
-        pending = tail.pending
-        if ended_by is None:
-            makes_calls = bool(ids_of_calls(message.parts))
-            pending = message.group if makes_calls else _still_pending(tail, entry.role, calls)
-        created_at = to_microseconds(entry.created_at)
-        tail = Tail(
-            episode=entry.episode,
-            turns=tail.turns + 1 if entry.episode == tail.episode else 1,
-            # Merged entries keep their times, which may be earlier.
-            last=max(tail.last, created_at) if entry.sources else created_at,
-            closed=entry.closes,
-            pending=pending,
-            calls=_newest_calls(calls),
-        )
+        elif entry.kind is Kind.MESSAGE and not entry.replaces:
+            edit, ended_by = edit_and_end_of(entry.version)
+            tail = _advance_tail(tail, entry, edit or entry, ended_by, open_calls)
     return tail
+
+
+def _advance_tail(
+    tail: Tail, original: Entry, message: Entry, ended_by: Entry | None, open_calls: dict[str, _Call]
+) -> Tail:
+    """Return the tail after a stored message, and update the open calls.
+
+    `message` is its newest edit, or the original; `ended_by` is the entry that made it inactive, or None.
+    """
+    if ended_by is None:
+        # An original message with sources was copied by a merge.
+        _track_calls(open_calls, message, _Rank.COPIED if original.sources else _Rank.OWN)
+    elif ended_by.data.get("reason") != GONE:
+        _track_calls(open_calls, message, _Rank.ENDED)
+    calls = {id: call.group for id, call in open_calls.items()}
+    created_at = to_microseconds(original.created_at)
+    return Tail(
+        episode=original.episode,
+        turns=tail.turns + 1 if original.episode == tail.episode else 1,
+        # Merged entries keep their times, which may be earlier.
+        last=max(tail.last, created_at) if original.sources else created_at,
+        closed=original.closes,
+        pending=_pending_after(tail, message, message.group, calls) if ended_by is None else tail.pending,
+        calls=_newest_calls(calls),
+    )
 
 
 class _Rank(IntEnum):

@@ -120,6 +120,16 @@ class Delivered(NamedTuple):
     #: Whether the append ended an episode that is to be reflected on.
     reflects: bool = False
 
+    @property
+    def last_version(self) -> int:
+        """The version of the last draft."""
+        return self.receipt.versions[0] + self.start + len(self.drafts) - 1
+
+    @property
+    def last_id(self) -> str:
+        """The id of the last draft."""
+        return self.receipt.ids[self.start + len(self.drafts) - 1]
+
 
 @dataclass(slots=True)
 class _Placement:
@@ -346,7 +356,7 @@ class WriteQueue:
         (result,) = await self._storage.append([append])
         if isinstance(result, ACMSError):
             raise result
-        self._loop_state.tell(self.context)  # wakes the streams of events of this log
+        self._loop_state.notify_listeners(self.context)  # the streams of events of this log
         self._head = result.head
         self._tail = Tail.from_json(result.head.tail) if result.repeated else placement.tail
         return self._divide_receipt(result, placement, jobs)

@@ -22,10 +22,9 @@ from acms.ports import StorageBackend
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A rewrite of a log with all its effects on facts: the drafts to append, and the changes for the profile."""
+class ProfileChange:
+    """What the rewrite of a session changes in the profile of its namespace."""
 
-    drafts: tuple[Draft, ...]
     #: Ids of the messages that are retracted or replaced.
     removed_ids: frozenset[str]
     #: Id of the earlier rewrite that this one undoes.
@@ -57,8 +56,8 @@ async def plan_rewrite(
     version: int,
     removed: Iterable[Entry] = (),
     undone: Entry | None = None,
-) -> Rewrite:
-    """Return the effects on facts of a draft that replaces or retracts entries, decided at a version.
+) -> tuple[tuple[Draft, ...], ProfileChange]:
+    """Return the drafts of a rewrite, and its change of the profile: `draft` replaces or retracts entries.
 
     Facts that were made from the `removed` messages are retired in an entry of their own after the draft. The rewrite
     `undone` is undone together with the retirements it caused. `ConflictError` if a fact would be restored at an
@@ -72,11 +71,11 @@ async def plan_rewrite(
                 active_revocations.append(entry)
         draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(active_revocations)))
     removed_ids = frozenset(entry.id for entry in removed if entry.kind is Kind.MESSAGE)
-    drafts = await with_facts(storage, context, [draft], replacements, version, removed_ids)
-    return Rewrite(drafts, removed_ids, undone.id if undone is not None else None)
+    drafts = await append_retirements(storage, context, [draft], replacements, version, removed_ids)
+    return drafts, ProfileChange(removed_ids, undone.id if undone is not None else None)
 
 
-async def with_facts(
+async def append_retirements(
     storage: StorageBackend,
     context: str,
     drafts: Sequence[Draft],
@@ -95,12 +94,11 @@ async def with_facts(
             cited_ids.update(entry.sources)
     after = _replacements_after(replacements, drafts, version)
     revoked = rules.find_revoked_facts(facts, after, frozenset(cited_ids))
-    if revoked:
-        drafts = (*drafts, _draft_revocation(revoked, removed_ids))
+    drafts = (*drafts, *_draft_revocation(revoked, removed_ids))
     collision = rules.find_collision(facts, replacements, _replacements_after(replacements, drafts, version))
     if collision is not None:
         raise _collision_error(*collision)
-    return tuple(drafts)
+    return drafts
 
 
 def _replacements_after(replacements: Replacements, drafts: Sequence[Draft], version: int) -> Replacements:
@@ -121,18 +119,23 @@ def _collision_error(fact: Entry, other: Entry) -> ConflictError:
     )
 
 
-def _draft_revocation(revoked: Iterable[Entry], removed_ids: Iterable[str], by: str | None = None) -> Draft:
-    return draft_retraction(rules.single_spans(revoked), sorted(removed_ids), REVOKED, by)
+def _draft_revocation(
+    revoked: Sequence[Entry], removed_ids: Iterable[str], by: str | None = None
+) -> tuple[Draft, ...]:
+    """Draft the retirement of facts whose messages were removed; nothing if there are no such facts."""
+    if not revoked:
+        return ()
+    return (draft_retraction(rules.single_spans(revoked), sorted(removed_ids), REVOKED, by),)
 
 
 async def propagate_to_profile(
-    storage: StorageBackend, namespace: str, rewrite: Rewrite, rewrite_id: str
+    storage: StorageBackend, namespace: str, change: ProfileChange, rewrite_id: str
 ) -> None:
     """Apply a rewrite of a session to the profile of its namespace; `rewrite_id` is the id of the rewrite's entry.
 
     Retires the profile's facts made from removed messages, and restores those that an undone rewrite had retired.
     """
-    if not rewrite.removed_ids and rewrite.undone_id is None:
+    if not change.removed_ids and change.undone_id is None:
         return
     profile = await find_profile(storage, namespace)
     while profile is not None:
@@ -141,7 +144,7 @@ async def propagate_to_profile(
         if not facts:
             return
         replacements = await replacements_at(storage, profile.id, head, head.version)
-        drafts = _profile_drafts(facts, replacements, rewrite, rewrite_id, head.version)
+        drafts = _profile_drafts(facts, replacements, change, rewrite_id, head.version)
         drafts = await _with_private_revocations(storage, facts, replacements, drafts, head.version)
         if not drafts:
             return
@@ -168,13 +171,8 @@ async def forget_in_profile(
     for fact in await storage.read(profile.id, kinds=(Kind.FACT,)):
         if _comes_only_from(fact, context, upto):
             removed_ids.update(fact.sources)
-    rewrite = Rewrite((), frozenset(removed_ids), require_all_sources=True)
-    await propagate_to_profile(storage, namespace, rewrite, rewrite_id)
-
-
-async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
-    """Hide a session's messages and the facts learned from it from its namespace, or share them again."""
-    await apply_private_setting(storage, await policy.set_private(storage, context, private))
+    change = ProfileChange(frozenset(removed_ids), require_all_sources=True)
+    await propagate_to_profile(storage, namespace, change, rewrite_id)
 
 
 async def apply_private_setting(storage: StorageBackend, context: Context) -> None:
@@ -206,14 +204,12 @@ async def _with_private_revocations(
             )
             if fact.sources and is_restored and await _is_private(storage, fact):
                 removed_ids.update(fact.sources)
-        revoked = (
-            rules.find_revoked_facts(facts, after, frozenset(removed_ids), require_all_sources=True)
-            if removed_ids
-            else ()
-        )
+        if not removed_ids:
+            return drafts
+        revoked = rules.find_revoked_facts(facts, after, frozenset(removed_ids), require_all_sources=True)
         if not revoked:
             return drafts
-        drafts = (*drafts, _draft_revocation(revoked, removed_ids, policy.PRIVATE))
+        drafts = (*drafts, *_draft_revocation(revoked, removed_ids, policy.PRIVATE))
 
 
 async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
@@ -238,7 +234,7 @@ def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
 
 
 def _profile_drafts(
-    facts: Sequence[Entry], replacements: Replacements, rewrite: Rewrite, rewrite_id: str, version: int
+    facts: Sequence[Entry], replacements: Replacements, change: ProfileChange, rewrite_id: str, version: int
 ) -> tuple[Draft, ...]:
     """Return the drafts that apply a session's rewrite to the profile, whose last version is `version`.
 
@@ -246,35 +242,35 @@ def _profile_drafts(
     one caused are undone, unless a restored fact would come back to an address that a later fact fills.
     """
     retirements: list[Entry] = []
-    if rewrite.undone_id is not None:
+    if change.undone_id is not None:
         for entry in replacements.replacing:
             is_active = replacements.replaced_by(entry.version) is None
-            if is_active and entry.data.get("by") == rewrite.undone_id:
+            if is_active and entry.data.get("by") == change.undone_id:
                 retirements.append(entry)
     if retirements:
         undo = draft_retraction(rules.single_spans(retirements), [entry.id for entry in retirements], UNDO)
-        drafts = _with_revocation((undo,), facts, replacements, rewrite, rewrite_id, version)
+        drafts = _with_revocation((undo,), facts, replacements, change, rewrite_id, version)
         replacements_after = _replacements_after(replacements, drafts, version)
         would_collide = rules.find_collision(facts, replacements, replacements_after) is not None
         if not would_collide:
             return drafts
-    return _with_revocation((), facts, replacements, rewrite, rewrite_id, version)
+    return _with_revocation((), facts, replacements, change, rewrite_id, version)
 
 
 def _with_revocation(
     drafts: tuple[Draft, ...],
     facts: Sequence[Entry],
     replacements: Replacements,
-    rewrite: Rewrite,
+    change: ProfileChange,
     rewrite_id: str,
     version: int,
 ) -> tuple[Draft, ...]:
     """Return drafts, followed by the retirement of the facts whose messages a rewrite removes, if there are any."""
     after = _replacements_after(replacements, drafts, version)
     revoked = rules.find_revoked_facts(
-        facts, after, rewrite.removed_ids, require_all_sources=rewrite.require_all_sources
+        facts, after, change.removed_ids, require_all_sources=change.require_all_sources
     )
-    return (*drafts, _draft_revocation(revoked, rewrite.removed_ids, rewrite_id)) if revoked else drafts
+    return (*drafts, *_draft_revocation(revoked, change.removed_ids, rewrite_id))
 
 
 def spans_with_predecessors(

@@ -86,8 +86,8 @@ async def _repeat_profile_update(
         if (entry.version, entry.version) in retraction.replaces:
             edits.append(entry)
     removed_ids = frozenset(entry.id for entry in (*targets, *edits) if entry.kind is Kind.MESSAGE)
-    rewrite = retirement.Rewrite((), removed_ids, target.id)
-    await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, retraction.id)
+    change = retirement.ProfileChange(removed_ids, target.id)
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, change, retraction.id)
 
 
 async def withdraw_entries(
@@ -221,8 +221,8 @@ async def is_undone_by(shared: SharedSession, entry: Entry, later: Entry) -> boo
     if not is_undo or later.sources != (entry.id,):
         return False
     removed_ids = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
-    rewrite = retirement.Rewrite((), removed_ids, entry.id)
-    await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, later.id)
+    change = retirement.ProfileChange(removed_ids, entry.id)
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, change, later.id)
     return True
 
 
@@ -242,15 +242,15 @@ async def _append_rewrite(
     profile is updated, and the rewrite is reported as an event.
     """
     replacements = await replacements_at(shared.storage, context, head, head.version, searchable=True)
-    rewrite = await retirement.plan_rewrite(
+    drafts, change = await retirement.plan_rewrite(
         shared.storage, context, draft, replacements, version=head.version, removed=removed, undone=undone
     )
     regroups = any(entry.group is not None or entry.replaces for entry in removed)
-    delivered = await writer.rewrite(context, rewrite.drafts, head, regroups=regroups)
+    delivered = await writer.rewrite(context, drafts, head, regroups=regroups)
     if delivered is None:
         return None
     receipt = delivered.receipt
-    await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, receipt.ids[0])
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, change, receipt.ids[0])
     for id in draft.sources:
         shared.rewritten(context, receipt.versions[0], id, draft.data.get("reason", "replaced"))
     return receipt

@@ -149,7 +149,7 @@ class Sync:
         removed_ids = frozenset([row.id for row in rewritten] + [row.original_id for row in rewritten])
         rewrite_drafts: Sequence[Draft] = edits
         if edits:
-            rewrite_drafts = await retirement.with_facts(
+            rewrite_drafts = await retirement.append_retirements(
                 shared.storage, context, edits, shared.known.replacements, version, removed_ids
             )
         request = AppendRequest(
@@ -170,8 +170,8 @@ class Sync:
         for draft in delivered.drafts[len(rewrite_drafts) :]:
             self._add_notes(*placement_notes(draft))
         if edits:
-            rewrite = retirement.Rewrite(tuple(rewrite_drafts), removed_ids)
-            await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, ids[0])
+            change = retirement.ProfileChange(removed_ids)
+            await retirement.propagate_to_profile(shared.storage, shared.namespace, change, ids[0])
             for draft in edits:
                 reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
@@ -248,10 +248,8 @@ class Sync:
                 turn = self._without_rendered_text(parsed_turn)
                 if turn is None:
                     continue
-                try:
+                with validation.prefix_field_errors(f"messages[{index}]."):
                     items.append(self._make_item(index, number, turn))
-                except ValidationError as error:
-                    raise validation.error_at_field(error, f"messages[{index}].{error.field}") from error
             return items
 
         return self._read(index, _defer_keeping, make_items)
@@ -363,7 +361,8 @@ class Sync:
         """Return the draft of an item; `values` override those of the list."""
 
         def convert(turn: Turn) -> Draft:
-            return self._make_draft(f"messages[{item.message}].", key_name="key", **{**turn, **values})
+            with validation.prefix_field_errors(f"messages[{item.message}]."):
+                return self._make_draft(key_name="key", **{**turn, **values})
 
         return self._read_turn(item, keep, convert)
 
