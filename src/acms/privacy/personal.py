@@ -133,6 +133,10 @@ _PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
 _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 #: Country codes of E.164 by their first digits; all others are unassigned.
 _CODES = load_pattern("phone codes")
+_NATIONAL_DIGITS = range(9, 13)
+"""Numbers of digits of a telephone number in a national format."""
+_MAX_DIGITS = 13
+"""Digits of the longest telephone number that is recognized without a country code."""
 
 
 def find_phone_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
@@ -168,26 +172,29 @@ def _is_part_of_word(text: str, start: int, stop: int) -> bool:
 
 
 def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
-    """Return whether digits are a telephone number: by "+" and a country code, by their form, or by words before."""
+    """Return whether digits are a telephone number; the first rule that applies decides."""
     digits = "".join(char for char in number if "0" <= char <= "9")
     size = len(digits)
     if size < 7 or len(set(digits)) < 3:
         return False
-    if number[0] == "+" and 8 <= size <= 15:
+    if number[0] == "+" and 8 <= size <= 15:  # digits of E.164
         return _CODES.match(digits) is not None
     is_plain_start = text[start - 1 : start] not in _NOT_BEFORE_PHONE
     is_numbered = _NUMBERED.search(text, max(0, start - 24), start) is not None
     is_called_phone = _is_called_phone(text, start)
+    # 00 and a country code: a phone if it is called one, or if it is grouped and nothing speaks against it.
     if _is_international(digits) and not _COUNTED.match(number):
         is_grouped = len(number) > size and "." not in number
         return is_called_phone or (is_grouped and is_plain_start and not is_numbered)
+    # "order no. …": something else, unless it is called a phone.
     if is_numbered:
-        return is_called_phone and size <= 13
+        return is_called_phone and size <= _MAX_DIGITS
+    # A date, or bytes of a hex dump.
     if _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
         return False
-    if 9 <= size <= 12 and is_plain_start and _NATIONAL.fullmatch(number):
+    if size in _NATIONAL_DIGITS and is_plain_start and _NATIONAL.fullmatch(number):
         return _is_national_phone(text, start, stop, number)
-    return is_called_phone and size <= 13
+    return is_called_phone and size <= _MAX_DIGITS
 
 
 def _is_called_phone(text: str, start: int) -> bool:
@@ -210,13 +217,14 @@ _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
     """Return whether a number in a national format is a telephone number: at least two points.
 
-    Brackets count two points, as does a nearby word for a telephone; other signs of one count one point each.
+    Brackets count two points, as does a nearby word for a telephone; other signs of one count one point each. A number
+    beside another one loses a point: both may be columns of a table.
     """
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     if _NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)):
         score += 2
     is_quoted = text[start - 1 : start] == text[stop : stop + 1] == "'"
-    if is_quoted and "VALUES" in text[max(0, start - 160) : start]:
+    if is_quoted and "VALUES" in text[max(0, start - 160) : start]:  # a string of an SQL statement
         score += 1
     text_after = text[stop : stop + 9]
     next_text = text_after.lstrip(" \t,;|/")

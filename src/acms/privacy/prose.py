@@ -8,6 +8,7 @@ sentences are not.
 from __future__ import annotations
 
 import re
+from typing import Literal, TypeAlias
 
 from acms.privacy.detector_types import Detection, Name, ScanBudget
 from acms.privacy.looks import (
@@ -60,9 +61,16 @@ def find_phrased_secret(text: str, lower_text: str, name: Name, work: ScanBudget
 _NO_SENTENCE = re.compile(r"[=@|:/\\<>&?.;({]|\S=")
 #: Verbs of a change.
 _TURNED = tuple(get_word_set("turned"))
+Tie: TypeAlias = Literal["", "stated", "signed", "named", "changed", "enter"]
+"""What ties a value to a name: nothing, "is", a sign such as ":", "called", "changed to", or "enter"."""
+Link: TypeAlias = Literal["stated", "named", "changed", "enter", "loose", "next", "far"]
+"""How closely a word follows a name: right after a tie of this kind, one or two words after one ("loose"), as the next
+word without a tie ("next"), or further away ("far")."""
 #: Ties that introduce the value itself.
 _TIED = ("stated", "named", "changed")
 _INTRODUCING = (*_TIED, "enter")
+_MIN_TIED, _MIN_NEXT, _MIN_FAR = 12, 16, 20
+"""Minimum characters of a key by its link: tied, the next word, and further away."""
 
 
 def _find_after(text: str, lower_text: str, name: Name) -> Detection | None:
@@ -96,7 +104,7 @@ class _Scan:
     def __init__(self, text: str, lower_text: str, name: Name, stop: int) -> None:
         self.text, self.lower_text, self.name, self.stop = text, lower_text, name, stop
         #: The kind of tie between the name and the value, or "". A name may end with a tie.
-        self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
+        self.tie: Tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
     def find_value(self, begin: int) -> Detection | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
@@ -187,7 +195,7 @@ class _Scan:
         value = _QUOTED.split(trim_bare_value(self.written), 1)[0].rstrip(_SHUT)
         if not value:
             return 0
-        link = self._grade_link()
+        link: Link = self._grade_link()
         if self.follows_script:
             end = find_phrase(self.text, self.start) or self.start + len(value)
             postposition = _POSTPOSED.match(self.text, end)
@@ -203,23 +211,22 @@ class _Scan:
             end = self.start + len(value)
         return end
 
-    def _find_code_end(self, value: str, link: str) -> int:
+    def _find_code_end(self, value: str, link: Link) -> int:
         """Return the end of the code that begins with the word, or 0."""
         is_near = link in _INTRODUCING or (link == "next" and self.name.form == "code")
         if not is_near or (link == "changed" and _YEAR.fullmatch(value)):
             return 0
         return find_code(self.text, self.start, self.name)
 
-    def _find_password_end(self, value: str, link: str) -> int:
+    def _find_password_end(self, value: str, link: Link) -> int:
         """Return the end of the passphrase, the word or the digits that begin here, or 0."""
         may_be_phrase = link in _INTRODUCING or (link == "next" and self.name.form == "phrase")
         if may_be_phrase and self.name.word != "pass":
             phrase_end = find_phrase(self.text, self.start)
             if phrase_end:
                 return phrase_end
-        is_year = (
-            link == "changed" and _YEAR.fullmatch(value) is not None
-        )  # "the password was changed in 2024"
+        # "the password was changed in 2024"
+        is_year = link == "changed" and _YEAR.fullmatch(value) is not None
         if link not in _TIED or is_year:
             return 0
         is_quoted = self.tie != "signed" and self.text[self.start - 1] in _OPEN
@@ -228,7 +235,7 @@ class _Scan:
             return 0
         return self.start + len(value)
 
-    def _grade_link(self) -> str:
+    def _grade_link(self) -> Link:
         """Return how closely the word is tied to the name."""
         if self.tie and self.words_since_tie == 0:
             return "stated" if self.tie == "signed" else self.tie
@@ -319,7 +326,7 @@ def find_phrase(text: str, start: int) -> int:
     return number.end() if number else end
 
 
-def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -> bool:
+def _is_stated_value(text: str, value: str, start: int, name: Name, link: Link) -> bool:
     """Return whether a string near a name looks random enough to be its value."""
     if is_no_value(text, value, start) or looks_harmless(value) or name.suffix == "s":
         return False
@@ -334,16 +341,15 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -
         return link != "far" and rate_randomness(value) >= 2
     if name.kind == "password":
         return _is_stated_password(text, value, start, link)
-    if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
+    is_hash = _HASH.search(text, max(0, start - 14), start)  # "sha256: " directly before it
+    if is_hash or names_itself(value):
         return False
-    if is_tied:
-        return _is_long(value, 12)
     if link == "far":
-        return len(value) >= 20 and looks_random(value)
-    return _is_long(value, 16)
+        return len(value) >= _MIN_FAR and looks_random(value)
+    return _is_long(value, _MIN_TIED if is_tied else _MIN_NEXT)
 
 
-def _is_stated_password(text: str, value: str, start: int, link: str) -> bool:
+def _is_stated_password(text: str, value: str, start: int, link: Link) -> bool:
     """Return whether a string near the name looks random enough: a looser link needs a more random string."""
     rating, size = rate_randomness(value), len(value)
     if link in ("next", "enter"):

@@ -137,7 +137,10 @@ class _Formats(NamedTuple):
 
 @cache
 def _load_formats() -> _Formats:
-    """Load and compile the table of token formats, once."""
+    """Load and compile the table of token formats, once.
+
+    A row has the prefixes of its tokens (`heads`), or a literal that is `inside` them.
+    """
     shapes: dict[str, list[tuple[str, float]]] = {}
     infixes: list[tuple[str, re.Pattern[str], str]] = []
     for row in load_table_rows("tokens"):
@@ -145,7 +148,8 @@ def _load_formats() -> _Formats:
             infixes.append((row["inside"], re.compile(row["shape"]), row["kind"]))
         for head in row.get("heads", ()):
             shapes.setdefault(head, []).append((row["shape"], row.get("least", 0.0)))
-    for head, own_shapes in shapes.items():  # a longer prefix has the shapes of the shorter ones, too
+    # A text with a longer prefix also begins with its shorter ones, so it has their shapes too.
+    for head, own_shapes in shapes.items():
         for shorter_head in sorted(shapes, key=len, reverse=True):
             if shorter_head != head and head.startswith(shorter_head):
                 own_shapes += [shape for shape in shapes[shorter_head] if shape not in own_shapes]
