@@ -104,7 +104,7 @@ class KVCache:
         #: The last turns with a policy, and whether it had conflicts.
         self._conflicts: dict[int, bool] = {}
 
-    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
         return len(self._units)
@@ -142,7 +142,7 @@ class KVCache:
         )
         return (Notice(code=Code.PARTIAL_DATA.value, message=message),)
 
-    # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self) -> None:
         """Advance by one turn without a reply; `receive` advances by itself."""
@@ -299,7 +299,7 @@ class KVCache:
         cost = min(unit.cost, math.ceil(self._counter.count(text) / scale))
         return replace(unit, text=text, lod=lod, cost=cost, compressed=True, variants=())
 
-    # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── serialization ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def to_wire(self) -> dict[str, Json]:
         """Write the cache as JSON, including its texts."""

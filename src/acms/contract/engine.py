@@ -36,6 +36,7 @@ from acms.contract.schema import (
     Code,
     Layer,
     Metrics,
+    Notice,
     ProviderRequest,
     RenderReply,
     RenderRequest,
@@ -277,37 +278,59 @@ class ACS:
                 return await session.internals.render_log.begin()
         return None
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── querying sources ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _render(self, rendering: _Rendering) -> RenderReply:
-        """Query the sources, choose fragments and return the reply, or an error with its options.
-
-        With `RETURN_MINIMAL` no source is queried: the choice is made from the answers of the earlier attempt.
-        """
-        request, is_minimal = rendering.request, rendering.action is Action.RETURN_MINIMAL
-        if request.tokens_max == 0 and rendering.mode is not Privacy.BLOCK and not is_minimal:
+        """Query the sources, choose fragments and return the reply, or an error with its options."""
+        if rendering.action is Action.RETURN_MINIMAL:
+            return await self._render_minimal(rendering)
+        request = rendering.request
+        if request.tokens_max == 0 and rendering.mode is not Privacy.BLOCK:
             error = self._build_error(
                 rendering, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0
             )
             return replace(error, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
-        answers = {} if is_minimal else await self._gather(rendering)
-        everything = {**self._reused_answers(rendering, answers), **answers}
+        answers = await self._gather(rendering)
         outcomes = [replying.outcome_of_answer(answer) for _, answer in sorted(answers.items())]
-        collected = replying.count_candidates(everything, request.experience_top_k)
-        has_failures = any(answer.code is not None for answer in everything.values())
-        is_reusable = has_failures or not collected
-        if not is_reusable:
+        answers = {**self._reused_answers(rendering, answers), **answers}
+        collected = replying.count_candidates(answers, request.experience_top_k)
+        is_complete = collected > 0 and all(answer.code is None for answer in answers.values())
+        if is_complete:
             self._attempts.pop(request.request_id, None)
-        elif not is_minimal:
-            self._remember(rendering, everything)
-        if not collected and not is_minimal:
+        else:
+            self._remember(rendering, answers)
+        if not collected:
             code = recovery.select_error_code(outcomes, request.risk, obtained=False)
             if code is not None:
                 message = recovery.describe_outcomes(outcomes)
                 return self._build_error(rendering, code, message, outcomes, 0)
-        warnings = replying.notices_for_answers(everything)
-        pile = _Pile(everything, reusable=is_reusable or is_minimal)
-        del answers, everything  # the pile holds the last reference and releases it in chunks
+        warnings = replying.notices_for_answers(answers)
+        pile = _Pile(answers, reusable=not is_complete)
+        del answers  # the pile holds the last reference and releases it in chunks
+        return await self._reply_from_pile(rendering, pile, warnings, outcomes, collected)
+
+    async def _render_minimal(self, rendering: _Rendering) -> RenderReply:
+        """Return what the answers of the earlier attempt allow, without querying a source."""
+        request = rendering.request
+        answers = self._reused_answers(rendering, {})
+        collected = replying.count_candidates(answers, request.experience_top_k)
+        if collected > 0 and all(answer.code is None for answer in answers.values()):
+            self._attempts.pop(request.request_id, None)
+        warnings = replying.notices_for_answers(answers)
+        return await self._reply_from_pile(rendering, _Pile(answers, reusable=True), warnings, [], collected)
+
+    async def _reply_from_pile(
+        self,
+        rendering: _Rendering,
+        pile: _Pile,
+        warnings: Sequence[Notice],
+        outcomes: Sequence[Outcome],
+        collected: int,
+    ) -> RenderReply:
+        """Choose fragments from the answers and return the reply, or an error if the choice is refused or too late.
+
+        The choice for `RETURN_MINIMAL` is not refused.
+        """
         began = self._timer()
         choice = await self._choose(rendering, pile)
         if choice is None:
@@ -317,7 +340,7 @@ class ACS:
         admitted, ledger = choice
         planner_ms = round(1000 * (self._timer() - began), 3)
         _log_choice(rendering, admitted, collected, planner_ms)
-        if not is_minimal:
+        if rendering.action is not Action.RETURN_MINIMAL:
             error = self._reject_choice(rendering, admitted, outcomes, collected)
             if error is not None:
                 return replace(error, ledger=ledger)
@@ -329,7 +352,7 @@ class ACS:
             used_tokens=selection.used_tokens, planner_ms=planner_ms, coverage_entities=selection.coverage
         )
         return RenderReply(
-            request_id=request.request_id,
+            request_id=rendering.request.request_id,
             fragments=selection.fragments,
             kv_policy=advice,
             metrics=metrics,
@@ -584,7 +607,7 @@ class ACS:
         await pile.release()
         return choice
 
-    # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
+    # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build_error(
         self,

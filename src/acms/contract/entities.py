@@ -26,11 +26,11 @@ _WORD = re.compile(r"\w+")
 _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NUMBER = re.compile(r"\d+(?:[.:/-]\d+)*[a-zA-Z]?")
 #: Scripts whose words are not told apart by spaces.
-_RUN_CHARACTERS = (
+_SPACELESS_CHARACTERS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
-_RUN = re.compile(f"[{_RUN_CHARACTERS}]+")
-_RUN_OR_REST = re.compile(f"[{_RUN_CHARACTERS}]+|[^{_RUN_CHARACTERS}]+")
+_SPACELESS = re.compile(f"[{_SPACELESS_CHARACTERS}]+")
+_SPACELESS_OR_REST = re.compile(f"[{_SPACELESS_CHARACTERS}]+|[^{_SPACELESS_CHARACTERS}]+")
 #: Verbs that state the task, not the topic, at the start of an intent.
 _TASK_VERBS = frozenset(
     """add build compare create debug describe design explain explore find fix give help how implement investigate list
@@ -102,7 +102,7 @@ def _entities_of_identifier(piece: str) -> Iterator[tuple[str, bool]]:
     The identifier itself is a name; its parts are plain words.
     """
     lowered = piece.lower()
-    lacks_spaces = _RUN.search(lowered) is not None
+    lacks_spaces = _SPACELESS.search(lowered) is not None
     parts: list[str] = []
     for word in _WORD.findall(piece):
         parts += _split_word(word)
@@ -128,8 +128,8 @@ def _split_word(word: str) -> Iterator[str]:
             pieces = _CASE.findall(part) if _is_mixed_case(part) else [part]
             yield from (piece.lower() for piece in pieces if piece)
         return
-    for part in _RUN_OR_REST.findall(word):
-        is_one_word = not _RUN.match(part) or len(part) <= 4  # a short run is one word
+    for part in _SPACELESS_OR_REST.findall(word):
+        is_one_word = not _SPACELESS.match(part) or len(part) <= 4  # a short run is one word
         if is_one_word:
             yield part.lower()
         else:  # without spaces between words, every pair of characters may be a word

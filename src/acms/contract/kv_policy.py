@@ -262,7 +262,7 @@ def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in entities)
 
 
-# ── keys are not text ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys that quote text ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:

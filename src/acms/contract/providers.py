@@ -165,7 +165,7 @@ def _build_provider(source: Any) -> Provider:
     return Provider(name=name, layer=Layer(layer), source=source, deadline_ms=deadline_ms)
 
 
-# ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── calls to providers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def ask_providers(
@@ -324,7 +324,7 @@ async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], read
     return await _read_answer(response_holder, call, reading, stop=pending.stop)
 
 
-# ── reading an answer ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── validation of answers ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _to_mapping(value: object) -> object:

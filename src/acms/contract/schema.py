@@ -432,7 +432,7 @@ class ProviderResponse:
         )
 
 
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _REQUEST = ("version", "id", "intent", "budgets", "risk_profile", "privacy_mode", "request_id")
 _BUDGETS = ("tokens_max", "time_ms", "experience_top_k")
