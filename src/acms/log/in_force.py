@@ -404,8 +404,9 @@ def _find_answers_to_summarized(
 ) -> set[int]:
     """Return the versions of active answers to calls that a summary replaced.
 
-    `entries` may lack the versions of long inactive runs. A call that is missing there was replaced by a summary,
-    unless a retraction made such a run, or entries up to `after` are missing too.
+    For example, v3 calls a tool, a summary replaces v1 to v5, and the result of the call arrives later. `entries` may
+    lack the versions of long inactive runs. A call that is missing there was replaced by a summary, unless a retraction
+    made such a run, or entries up to `after` are missing too.
     """
     summaries = {entry.version for entry in replacements.substitutes if entry.kind is Kind.SUMMARY}
     grouped = [entry for entry in sequence if entry.group is not None]
@@ -416,21 +417,25 @@ def _find_answers_to_summarized(
     call_versions = {
         entry.group: entry.version for entry in entries if entry.group and _has_tool_calls(entry)
     }
-    retracted: list[Span] = []
-    for entry in replacements.retirements:
-        if entry.kind is Kind.RETRACTION:
-            retracted += entry.replaces
-    unread_is_summarized = not after and all(last - first < LONG_RUN for first, last in retracted)
+    missing_is_summarized = not after and not _has_long_retraction(replacements)
     answers_to_summarized: set[int] = set()
-    for entry in answers:
-        call_version = call_versions.get(entry.group or "")
+    for answer in answers:
+        call_version = call_versions.get(answer.group or "")
         if call_version is not None:
             is_summarized = replacements.replaced_by(call_version) in summaries
         else:
-            is_summarized = unread_is_summarized and min(summaries) < entry.version
+            is_summarized = missing_is_summarized and min(summaries) < answer.version
         if is_summarized:
-            answers_to_summarized.add(entry.version)
+            answers_to_summarized.add(answer.version)
     return answers_to_summarized
+
+
+def _has_long_retraction(replacements: Replacements) -> bool:
+    """Return whether a retraction made a run of versions inactive that reads of the log skip."""
+    for entry in replacements.retirements:
+        if entry.kind is Kind.RETRACTION and any(last - first >= LONG_RUN for first, last in entry.replaces):
+            return True
+    return False
 
 
 def _has_tool_calls(entry: Entry) -> bool:

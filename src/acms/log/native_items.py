@@ -275,32 +275,43 @@ def write_result(
     item: dict[str, Json] = {**original, "type": kind, form.answer_field: result.call_id}
     match kind:
         case "shell_call_output":
-            item["output"] = _fill_chunks(text, original.get("output"))
+            return {**item, "output": _fill_chunks(text, original.get("output"))}
         case "computer_call_output":
-            if not media:
-                return None
-            field = "image_url" if media[0].ref.startswith(("http", "data:")) else "file_id"
-            item["output"] = {"type": "computer_screenshot", field: media[0].ref}
+            return {**item, "output": _write_screenshot(media[0])} if media else None
         case "apply_patch_call_output":
-            item["status"] = original.get("status") or ("failed" if text == NO_RESULT else "completed")
-            item["output"] = text
-            if "output" in original and text == item["status"]:  # it had no output: its status was the text
-                del item["output"]
+            return _write_patch_result(item, text)
         case "mcp_approval_response":
+            is_unchanged = _approval_text(item.get("approve") is True, item.get("reason")) == text
             # A text that was changed is no approval.
-            if _approval_text(original.get("approve") is True, original.get("reason")) != text:
-                item |= {"approve": False, "reason": text}
+            return item if is_unchanged else {**item, "approve": False, "reason": text}
         case "tool_search_output":
-            item["tools"] = _parse_tools(text)
+            return {**item, "tools": _parse_tools(text)}
         case "program_output":
             item["result"] = text
             item.setdefault("id", f"{result.call_id}_output")
             item.setdefault("status", "completed")
+            return item
         case _:
             if kind == "local_shell_call_output":
                 item.setdefault("id", result.call_id)
-            item["output"] = original["output"] if _has_lines_of(original, text) else text
-    return item
+            return {**item, "output": original["output"] if _has_lines_of(original, text) else text}
+
+
+def _write_screenshot(image: Media) -> dict[str, Json]:
+    field = "image_url" if image.ref.startswith(("http", "data:")) else "file_id"
+    return {"type": "computer_screenshot", field: image.ref}
+
+
+def _write_patch_result(item: Mapping[str, Json], text: str) -> dict[str, Json]:
+    """Return the result of a patch; one that had no output has its status as the text, and gets none again."""
+    status = item.get("status") or ("failed" if text == NO_RESULT else "completed")
+    written = {**item, "status": status}
+    had_no_output = "output" in item and text == status
+    if had_no_output:
+        del written["output"]
+    else:
+        written["output"] = text
+    return written
 
 
 def _has_lines_of(item: Mapping[str, Json], text: str) -> bool:
