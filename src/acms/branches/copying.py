@@ -121,6 +121,7 @@ class _Copy:
         self._target = target
         self._progress = progress
         self._done = self._total = 0
+        #: Counts of what was copied.
         self._created = self._entries = self._blanked = self._derived = 0
         self._left: list[str] = []
         #: Appends without entries that wait to share a commit.

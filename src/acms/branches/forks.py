@@ -316,9 +316,8 @@ async def read_tags(storage: StorageBackend, context: str, at: int | None) -> di
 async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
     """Return a context's own tags and its ancestors' tags on inherited versions; for equal names the nearest wins."""
     tags: dict[str, Mapping[str, Json]] = {}
-    limit: int | None = (
-        None  # the last inherited version; None for the context itself, which reads all of its own
-    )
+    # The last inherited version; None for the context itself, all of whose tags are read.
+    limit: int | None = None
     for ancestor in await _list_ancestor_contexts(storage, context):
         for name, tagged in read_setting(ancestor.settings, TAGS, {}).items():
             if limit is None or tagged["version"] <= limit:

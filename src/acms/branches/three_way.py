@@ -176,7 +176,7 @@ def find_touched_spans(replacing: Sequence[Entry], common: int) -> list[Span]:
     return sorted((first, min(last, common)) for first, last in touched if first <= common)
 
 
-# ── what a merge does ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── the plan of a merge ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,10 @@ def _is_item(message: Record) -> bool:
 
 
 def _parse_message(message: Record, trust: bool) -> list[Turn]:
-    """Parse and admit a message. Its media are referred to by their hash."""
+    """Parse a message, and validate it as `ingest` does; `trust` keeps the role of instructions.
+
+    Bytes of media are replaced by a reference with their hash.
+    """
     fields = {name: value for name, value in message.items() if name not in _DROPPED}
     if "role" in message:
         known_fields = foreign.KNOWN.union(foreign.REASONING_FIELDS)

@@ -130,6 +130,7 @@ class _Rollout:
         )
 
     def _translate_message(self, item: Record, key: str, created_at: Json) -> Turn | None:
+        """Translate a message; None for an empty one, or one that Codex wrote in the name of the user."""
         role = str(item.get("role"))
         is_answer = role == "assistant"
         texts = [block.get("text") for block in records_at(item, "content")]
