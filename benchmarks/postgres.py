@@ -38,8 +38,8 @@ from tests.servers.postgres import Server
 
 from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.model import Append, ContextDraft, Draft, JobDraft, Origin, Role
-from acms.storage.postgres.ops import PendingAppend
-from acms.storage.postgres.ops import serialize_rows as written
+from acms.storage.postgres.append_parameters import PendingAppend
+from acms.storage.postgres.append_parameters import serialize_rows as written
 from acms.storage.postgres.store import PostgresStorage
 
 CLIENTS = 32

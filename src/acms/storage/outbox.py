@@ -23,8 +23,6 @@ from acms.ports import KVMemory, StorageBackend
 from acms.runtime.loops import PerLoop
 from acms.storage import handles
 
-__all__ = ["FRESH", "JOB", "WEBHOOKS", "Outbox", "own_name"]
-
 WEBHOOKS = "webhooks"
 """Key of the tenant's own value that has its webhooks by their ids."""
 JOB = "job"

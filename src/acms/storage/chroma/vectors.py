@@ -82,7 +82,7 @@ class ChromaVectors(WrapperStorage):
             client, path=path, url=url, collection=collection, timeout=timeout, backoff=backoff
         )
         self._contexts: dict[str, Context] = {}
-        self._queues: PerLoop[WriteQueue] = PerLoop(lambda: WriteQueue(self._write_in_background))
+        self._queues = PerLoop(lambda: WriteQueue(partial(self._write_rows, wait=False)))
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,9 +102,6 @@ class ChromaVectors(WrapperStorage):
         if not queue.is_busy and all(_decode_values(row) is None for row in rows):
             return await self.inner.put_derived(context, rows, wait=False)
         return queue.put(context, rows)
-
-    async def _write_in_background(self, context: str, rows: Sequence[Derived]) -> None:
-        await self._write_rows(context, rows, wait=False)
 
     async def _write_rows(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
         """Write vectors to Chroma, and to the store inside a row with a mark in place of each vector.

@@ -20,7 +20,7 @@ QUEUED = 1_024
 class WriteQueue:
     """The rows that wait in one event loop; rows that cannot be written are dropped with a warning."""
 
-    def __init__(self, write_rows: Callable[[str, Sequence[Derived]], Awaitable[None]]) -> None:
+    def __init__(self, write_rows: Callable[[str, Sequence[Derived]], Awaitable[object]]) -> None:
         self._write_rows = write_rows
         self._waiting: deque[tuple[str, Sequence[Derived]]] = deque()
         self._task: asyncio.Task[None] | None = None
