@@ -661,10 +661,10 @@ def _format_delta(delta: Delta) -> list[str]:
         version = change.before.version
         rows += [(version, 2, "-", change.before), (version, 3, "+", change.after)]
     rows.sort(key=itemgetter(0, 1))
-    return [f"{sign} v{entry.version} {_format_entry_line(entry)}" for _, _, sign, entry in rows]
+    return [f"{sign} v{entry.version} {format_entry_line(entry)}" for _, _, sign, entry in rows]
 
 
-def _format_entry_line(entry: Entry) -> str:
+def format_entry_line(entry: Entry) -> str:
     """Return the speaker and the content of an entry on one line, shortened."""
     line = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
     return line if len(line) <= LINE else line[: LINE - 1].rstrip() + "…"

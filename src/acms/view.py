@@ -410,11 +410,9 @@ class View:
         from acms.branches import forks
 
         context = await self._find()
-        return (
-            []
-            if context is None
-            else await forks.list_live_forks(self._shared.storage, context, self.internals.at)
-        )
+        if context is None:
+            return []
+        return await forks.list_live_forks(self._shared.storage, context, self.internals.at)
 
     async def ancestry(self) -> list[Branch]:
         """List the forks that lead to this session: the first ancestor first, the session itself last."""
@@ -435,9 +433,9 @@ class View:
         from acms.branches import forks
 
         context = await self._find()
-        return (
-            {} if context is None else await forks.read_tags(self._shared.storage, context, self.internals.at)
-        )
+        if context is None:
+            return {}
+        return await forks.read_tags(self._shared.storage, context, self.internals.at)
 
     async def diff(self, other: View | int | str) -> Diff:
         """Compare the active entries with another side: another session, or a version or tag of this one.
@@ -458,12 +456,10 @@ class View:
         from acms.compaction import job
 
         context = await self._find()
-        return (
-            []
-            if context is None
-            else await job.read_compactions(
-                self._shared.storage, context, self.internals.at, redactor=self._shared.redactor
-            )
+        if context is None:
+            return []
+        return await job.read_compactions(
+            self._shared.storage, context, self.internals.at, redactor=self._shared.redactor
         )
 
     async def citations(self) -> list[Citation]:

@@ -12,22 +12,6 @@ from typing import Any, BinaryIO, cast
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
-__all__ = [
-    "ARCHIVE_ENTRIES",
-    "DEPTH",
-    "IMPORT_BYTES",
-    "LINE_BYTES",
-    "RECORDS",
-    "VALUES",
-    "Spool",
-    "decode_json",
-    "locate_errors",
-    "parse_json",
-    "read_lines_within",
-    "read_within",
-    "spool_lines",
-]
-
 LINE_BYTES = 67_108_864
 """Bytes of one line. A line is held in memory; a message with the longest text and that text again takes 12 MiB."""
 IMPORT_BYTES = 536_870_912

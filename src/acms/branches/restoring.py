@@ -26,8 +26,6 @@ from acms.model import Context, Entry, Json
 from acms.ports import Progress, StorageBackend
 from acms.storage import append_rules
 
-__all__ = ["check_exports", "make_rereadable", "restore", "split_exports", "write_export"]
-
 T = TypeVar("T")
 Lines = Iterator[tuple[int, str]]
 """Lines that are not blank, each with its number."""

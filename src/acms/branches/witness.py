@@ -27,8 +27,6 @@ from acms.log.seal import compute_seal
 from acms.model import Context, Json
 from acms.ports import HasOwnValues, StorageBackend
 
-__all__ = ["Closing", "build_witness", "check_witness", "count_known", "record_witness"]
-
 _RECORD_PREFIX = "witness/"
 """Prefix of the keys under which the store records witnesses."""
 _WITNESS_FILE = "witness"

@@ -28,8 +28,6 @@ from acms.session_state import SharedSession
 from acms.write.episodes import Tail
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
-__all__ = ["holds_compaction", "ingest_compactions"]
-
 BuildReceipts = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
 """Returns the receipts of the messages of a context that were delivered, after a number of summaries before them."""
 

@@ -21,18 +21,6 @@ from acms.contract.schema import Fragment, KVPolicy, Lod
 from acms.errors import ValidationError
 from acms.privacy.detect import safe_key
 
-__all__ = [
-    "CachedKey",
-    "ListsKeys",
-    "Resolved",
-    "evict_score",
-    "eviction_sort_key",
-    "find_quoting_keys",
-    "parse_cache_keys",
-    "policy",
-    "resolve_conflicts",
-]
-
 CAPACITY = 64
 """Default capacity of a cache, in keys (published)."""
 PIN_SHARE, PINS_SHARE = 0.25, 0.5

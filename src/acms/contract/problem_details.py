@@ -21,17 +21,6 @@ from acms.log.merges import MergeConflict
 from acms.model import Json
 from acms.nouns import decode_noun, encode_noun
 
-__all__ = [
-    "CODE",
-    "MEDIA",
-    "STATUS",
-    "TITLES",
-    "parse_problem",
-    "serialize_problem",
-    "status_of",
-    "translate_options",
-]
-
 MEDIA = "application/problem+json"
 """Media type of an error."""
 

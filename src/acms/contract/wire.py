@@ -152,10 +152,10 @@ def parse_object(value: object, field: str, names: Sequence[str], lenient: bool)
     return value
 
 
-def require_field(body: Mapping[str, object], name: str, parent_path: str = "") -> object:
+def require_field(body: Mapping[str, object], name: str) -> object:
     """Return a required field."""
     if name not in body:
-        raise ValidationError("is required", field=parent_path + name)
+        raise ValidationError("is required", field=name)
     return body[name]
 
 

@@ -10,8 +10,6 @@ import json
 
 from acms.model import Json, Part, Raw
 
-__all__ = ["REDACTED_VENDOR_PREFIX", "compaction_text", "parse_raw_json"]
-
 REDACTED_VENDOR_PREFIX = "redacted-"
 """Prefix of the vendor of a compaction whose text was redacted: the provider's signature is no longer valid."""
 

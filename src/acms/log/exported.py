@@ -19,8 +19,6 @@ from acms.log.merges import KEPT
 from acms.log.settings import validate_settings
 from acms.model import Context, Entry, Json, Kind, Origin, Span, State
 
-__all__ = ["LAST_VERSION", "validate_context", "validate_entry"]
-
 LAST_VERSION = 2**32 - 1
 """A store packs versions into 32 bits."""
 _NONCE = re.compile(r"[0-9a-hjkmnp-tv-z]{6}\Z")

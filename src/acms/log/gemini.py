@@ -12,8 +12,6 @@ from acms.log.inline_media import Location, keep_media_bytes, refer_to_media
 from acms.log.native_items import EXTRA_FIELDS
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolResult
 
-__all__ = ["FIELDS", "SIGNATURE", "VENDOR", "other_fields", "read_content_parts"]
-
 VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
 """Field of a `Raw` part of Gemini: an opaque signature of the part after it, or of none if there is an empty text."""

@@ -16,8 +16,7 @@ from acms.errors import MergeConflictError
 from acms.log.encoding import parse_entry_id
 from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_merge_record
 from acms.model import Entry, Kind, show_in_repr
-from acms.prompt_types import prefix_speaker
-from acms.results import LINE, Change
+from acms.results import Change, format_entry_line
 
 KEPT = "kept"
 """Key in the data of a record: ids of messages of this side that won a conflict without having been changed here."""
@@ -163,20 +162,14 @@ class Merged:
 def _describe_entries(title: str, signed: Sequence[tuple[str, Entry]]) -> list[str]:
     if not signed:
         return []
-    rows = [f"{sign} v{entry.version} {_describe_entry(entry)}" for sign, entry in signed]
+    rows = [f"{sign} v{entry.version} {format_entry_line(entry)}" for sign, entry in signed]
     return [f"@@ {title} @@", *rows]
 
 
 def _describe_side(side: str, entries: Sequence[Entry]) -> list[str]:
     if not entries:
         return [f"   {side}: gone"]
-    return [f"   {side}: v{entry.version} {_describe_entry(entry)}" for entry in entries]
-
-
-def _describe_entry(entry: Entry) -> str:
-    """Return the speaker and text of an entry on one line, shortened."""
-    line = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
-    return line if len(line) <= LINE else line[: LINE - 1].rstrip() + "…"
+    return [f"   {side}: v{entry.version} {format_entry_line(entry)}" for entry in entries]
 
 
 def merge_conflict_error(merged: Merged) -> MergeConflictError:

@@ -305,12 +305,10 @@ def _write_screenshot(image: Media) -> dict[str, Json]:
 def _write_patch_result(item: Mapping[str, Json], text: str) -> dict[str, Json]:
     """Return the result of a patch; one that had no output has its status as the text, and gets none again."""
     status = item.get("status") or ("failed" if text == NO_RESULT else "completed")
-    written = {**item, "status": status}
+    written = {**item, "status": status, "output": text}
     had_no_output = "output" in item and text == status
     if had_no_output:
         del written["output"]
-    else:
-        written["output"] = text
     return written
 
 

@@ -217,7 +217,7 @@ def _round_up_retention(seconds: float) -> int:
 async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
     """Hide the messages of a session from the other sessions of its namespace, or share them again."""
     validation.require_flag(private, PRIVATE)
-    return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
+    return await update_settings(storage, context, lambda _: {PRIVATE: True if private else None})
 
 
 async def refuse_under_hold(storage: StorageBackend, contexts: Iterable[Context]) -> None:
@@ -287,13 +287,6 @@ async def _namespace_context(storage: StorageBackend, namespace: str) -> Context
 def _policy_decider(changes: Mapping[str, Any]) -> Decide:
     def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         return {POLICY: merge_policy(_readable_fields(settings.get(POLICY)), changes) or None}
-
-    return decide
-
-
-def _fixed_decider(change: Mapping[str, Json]) -> Decide:
-    def decide(_: Mapping[str, Json]) -> Mapping[str, Json]:
-        return change
 
     return decide
 

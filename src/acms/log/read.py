@@ -112,13 +112,12 @@ def _message_ends(
 
 
 async def read_stretches(
-    storage: StorageBackend, context: str, replacements: Replacements, version: int, *, after: int = 0
+    storage: StorageBackend, context: str, replacements: Replacements, version: int
 ) -> list[Entry]:
-    """Read the messages and summaries of a log above a version, without the long inactive runs."""
+    """Read the messages and summaries of a log up to a version, without the long inactive runs."""
     entries: list[Entry] = []
     for first, last in replacements.spans_to_read(version):
-        if last > after:
-            entries += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
+        entries += await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
     return entries
 
 

@@ -17,17 +17,6 @@ from acms.log import validation
 from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS, replace_invalid_characters
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
-__all__ = [
-    "OWN_FIELDS",
-    "as_text",
-    "find_cut_notes",
-    "generate_repairs",
-    "refer_by_hash",
-    "rename_repeated_calls",
-    "repair_characters",
-    "repair_value",
-]
-
 OWN_FIELDS = (*validation.MESSAGE_ATTRIBUTES, *validation.MESSAGE_KEYS)
 """Fields that only callers of ACMS write: invalid values are an error, also in a list."""
 

@@ -65,13 +65,13 @@ def validate_session_title(value: object) -> str:
     return validation.validate_text(value, NAME, limit=4 * validation.NAME_CHARS)
 
 
-def validate_tag_name(value: object, field: str = "name") -> str:
+def validate_tag_name(value: object) -> str:
     """Return the name of a new tag; 12 and v12 are refused, because they name versions."""
-    name = validation.validate_name(value, field)
+    name = validation.validate_name(value, "name")
     if name.removeprefix("v").isdecimal():
         raise ValidationError(
             f"must not look like a version, as {name!r} does",
-            field=field,
+            field="name",
             options=(f"choose another name, such as release-{name}",),
         )
     return name

@@ -121,13 +121,13 @@ def validate_name(value: object, field: str) -> str:
     return checked
 
 
-def validate_query(value: object, field: str = "query") -> str:
+def validate_query(value: object) -> str:
     """Return the text to search for; a blank one is refused, because it matches nothing."""
-    checked = repair_and_validate_text(value, field)
+    checked = repair_and_validate_text(value, "query")
     if not checked.strip():
         raise ValidationError(
             "must not be blank",
-            field=field,
+            field="query",
             options=("describe in a few words what to find", "window(budget) shows the newest messages"),
         )
     return checked
@@ -338,12 +338,12 @@ def require_job(value: object) -> Job:
     return value
 
 
-def validate_timeout(value: object, field: str = "timeout") -> float | None:
+def validate_timeout(value: object) -> float | None:
     """Return a number of seconds, or None for no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise ValidationError(f"must be a number of seconds, was {value!r}", field=field)
+        raise ValidationError(f"must be a number of seconds, was {value!r}", field="timeout")
     return value
 
 

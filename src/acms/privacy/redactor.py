@@ -22,9 +22,6 @@ from acms.storage import handles
 if TYPE_CHECKING:
     from acms.knowledge import Fact
 
-__all__ = ["OPEN", "Redactor"]
-
-
 PIECE = 1_000
 """Entries that are read at a time."""
 

@@ -37,8 +37,6 @@ from acms.privacy.detect import (
     safe_key,
 )
 
-__all__ = ["Finding", "KindFound", "Scan", "scan"]
-
 PAGE = 100
 """Page size of entries in memory and of listed contexts."""
 MAX_DEPTH = 64

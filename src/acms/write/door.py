@@ -20,18 +20,6 @@ from acms.observability.logging import log_event
 T = TypeVar("T")
 DraftOf: TypeAlias = Callable[..., Draft]
 
-__all__ = [
-    "check_list",
-    "fill_empty_turn",
-    "is_empty_turn",
-    "log_cut_texts",
-    "message_of",
-    "plain_draft",
-    "read_drafts",
-    "read_message",
-    "read_repaired",
-]
-
 _MEDIA_NOTE = "the bytes of media are not kept, only their hash: give ACMSConfig(media=…) a place for them"
 
 

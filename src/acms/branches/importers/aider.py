@@ -14,8 +14,6 @@ from acms.branches.importers.conversation import Conversation, make_turn
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 
-__all__ = ["BEGINS", "read_aider"]
-
 BEGINS = "# aider chat started at "
 _MODEL = re.compile(r"> (?:Main model|Model|Models): (\S+)")
 _TOKENS = re.compile(r"> Tokens: ([\d.,]+k?) sent(?:.*?, ([\d.,]+k?) received)?")

@@ -15,8 +15,6 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
 
-__all__ = ["ZIP", "Member", "read_archive", "refuse_packed"]
-
 ZIP = b"PK\x03\x04"
 """The first bytes of a ZIP archive."""
 _DIRECTORY_ENTRY = b"PK\x01\x02"

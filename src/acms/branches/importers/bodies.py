@@ -29,8 +29,6 @@ from acms.branches.importers.trajectories import read_chat_message
 from acms.log.foreign import Turn
 from acms.model import Json
 
-__all__ = ["ANTHROPIC", "CHAT_LOG", "GEMINI", "RESPONSES", "read_bodies"]
-
 RESPONSES = (
     (any_of("object", "response"), is_list("output")),
     (has_value("input"), is_text("model")),

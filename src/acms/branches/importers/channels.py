@@ -21,8 +21,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Part
 
-__all__ = ["DISCORD", "SLACK", "read_discord", "read_slack"]
-
 SLACK = ((any_of("type", "message"), is_text("ts"), has_value("text")),)
 DISCORD = (
     (

@@ -26,8 +26,6 @@ from acms.log.foreign import Turn
 from acms.log.repair import refer_by_hash
 from acms.model import Json, Role
 
-__all__ = ["read_chat", "read_lines"]
-
 _TIMES = ("created_at", "timestamp", "create_time", "created")
 _DROPPED = frozenset((*_TIMES, "key", "idempotency_key", "privacy", "origin"))
 """Fields of a message in a file that are not part of its content, or that a file may not set."""

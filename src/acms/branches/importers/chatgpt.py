@@ -26,8 +26,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Part, Reasoning
 
-__all__ = ["SHAPES", "read_chatgpt"]
-
 SHAPES = ((is_object("mapping"),), (is_object("conversations.0.mapping"),))
 _TOOL_OUTPUT = ("execution_output", "tether_quote", "multimodal_text")
 """Kinds of content that a tool shows to the user."""

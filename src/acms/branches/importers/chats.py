@@ -26,8 +26,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Part, Reasoning
 
-__all__ = ["LIBRECHAT", "OPEN_WEBUI", "fork_branches", "read_librechat", "read_open_webui"]
-
 LIBRECHAT = (
     (is_text("conversationId"), is_list("messages"), has_value("messages.0.messageId")),
     (is_text("conversationId"), is_list("messagesTree"), has_value("messagesTree.0.messageId")),

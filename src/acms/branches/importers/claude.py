@@ -25,8 +25,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Reasoning
 
-__all__ = ["SHAPES", "read_claude"]
-
 SHAPES = ((is_list("chat_messages"),),)
 
 

@@ -29,8 +29,6 @@ from acms.branches.importers.shapes import any_of, has_value, is_object
 from acms.branches.importers.source import Source
 from acms.model import EMPTY, Json
 
-__all__ = ["SHAPES", "read_claude_code"]
-
 _SPEAKERS = ("user", "assistant")
 SHAPES = (
     (any_of("type", *_SPEAKERS), is_object("message"), any_of("message.role", *_SPEAKERS), has_value("uuid")),

@@ -29,8 +29,6 @@ from acms.log.foreign import Turn
 from acms.log.native_items import read_call, read_result
 from acms.model import Json, Part, Reasoning
 
-__all__ = ["SHAPES", "read_codex"]
-
 _KINDS = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 SHAPES = (
     (any_of("type", *_KINDS), is_object("payload"), has_value("timestamp")),

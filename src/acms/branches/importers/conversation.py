@@ -17,33 +17,6 @@ from acms.log.foreign import Turn
 from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json, Media, Part, Reasoning, ToolCall, ToolResult
 
-__all__ = [
-    "SAYS_NOTHING",
-    "Conversation",
-    "DerivedIds",
-    "Fork",
-    "Record",
-    "TurnBuilder",
-    "as_mapping",
-    "as_mapping_list",
-    "digest_text",
-    "find_value",
-    "first_value",
-    "has_content",
-    "join_call",
-    "make_media",
-    "make_result_parts",
-    "make_tool_call",
-    "make_turn",
-    "parse_timestamp",
-    "parse_turns",
-    "record_at",
-    "records_at",
-    "serialize_json",
-    "split_branches",
-    "text_of",
-]
-
 _WORD = re.compile(r"[^\W_]+")
 
 

@@ -15,8 +15,6 @@ from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
-__all__ = ["EXPECTED", "Piece", "Span", "join_lines", "parse_record", "split_document"]
-
 EXPECTED = (
     '[{"role": "user", "content": "…"}, …]',
     '{"messages": [{"role": "user", "content": "…"}, …]}',

@@ -27,8 +27,6 @@ from acms.branches.importers.shapes import Misfit, Shape, any_of, find_misfit, h
 from acms.branches.importers.source import Source
 from acms.errors import ValidationError
 
-__all__ = ["CHAT", "FORMATS", "LANGGRAPH", "Format", "find_format", "get_format"]
-
 
 @dataclass(frozen=True, slots=True)
 class Format:

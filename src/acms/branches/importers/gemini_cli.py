@@ -30,8 +30,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Part, Reasoning
 
-__all__ = ["SHAPES", "read_gemini_cli"]
-
 SHAPES = (
     (is_text("sessionId"), has_value("projectHash"), is_list("messages")),
     (is_text("sessionId"), has_value("projectHash"), has_value("startTime")),

@@ -33,8 +33,6 @@ from acms.branches.importers.trajectories import read_chat_message
 from acms.log.foreign import Turn
 from acms.model import EMPTY, Json, Part
 
-__all__ = ["LANGSMITH", "MESSAGES", "STATE", "read_messages", "read_runs", "read_states"]
-
 _ROLES = {
     "human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer",
     "HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "system", "ToolMessage": "tool",

@@ -19,8 +19,6 @@ from acms.errors import ConfigurationError, TooLargeError, ValidationError
 from acms.log.foreign import Turn
 from acms.model import Json
 
-__all__ = ["MAGIC", "read_checkpoints"]
-
 MAGIC = b"SQLite format 3\x00"
 """The first bytes of a SQLite file."""
 CHANNEL = "messages"

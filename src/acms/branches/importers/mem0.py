@@ -23,8 +23,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Role
 
-__all__ = ["SHAPES", "read_mem0"]
-
 SHAPES = tuple((is_text(f"{at}memory"), has_value(f"{at}id")) for at in ("", "results.0.", "memories.0."))
 _OWNERS = ("user_id", "agent_id", "app_id", "run_id")
 _METADATA = ("agent_id", "app_id", "run_id", "categories", "expiration_date")

@@ -26,8 +26,6 @@ from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json
 
-__all__ = ["SHAPES", "read_openhands"]
-
 _KINDS = ("MessageEvent", "ActionEvent", "ObservationEvent", "SystemPromptEvent", "AgentErrorEvent")
 SHAPES = (
     (any_of("source", "user", "agent", "environment"), is_text("action"), is_object("args")),

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from acms.branches.importers.conversation import digest_text
 from acms.log.foreign import Turn
 
-__all__ = ["Repeats"]
-
 
 class Repeats:
     """The messages of one conversation's lists so far, as digests."""

@@ -9,18 +9,6 @@ from typing import NamedTuple, TypeAlias
 from acms.branches.importers.conversation import find_value
 from acms.model import Json
 
-__all__ = [
-    "Field",
-    "Misfit",
-    "Shape",
-    "any_of",
-    "find_misfit",
-    "has_value",
-    "is_list",
-    "is_object",
-    "is_text",
-]
-
 
 class Field(NamedTuple):
     """A field that a record of a format has, and the check of its value."""

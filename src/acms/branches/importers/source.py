@@ -15,8 +15,6 @@ from acms.branches.importers.documents import Piece, Span, join_lines, parse_rec
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
-__all__ = ["LINES", "Source", "is_object"]
-
 LINES = (".jsonl", ".ndjson")
 """How the names of files end that have one JSON value a line."""
 _BLOCK = 65_536
@@ -129,11 +127,11 @@ class Source:
                 self.place = self._place_of(piece.member, piece.span) if piece.is_element else self.name
                 yield piece
 
-    def load(self, spans: Iterable[Span], member: str | None = None) -> Iterator[Json]:
-        """Read records again, one at a time, in the order of their places."""
+    def load(self, spans: Iterable[Span]) -> Iterator[Json]:
+        """Read lines again, one at a time, in the order of their places."""
         with self._open() as file:
             for span in spans:
-                self.place = self._place_of(member, span)
+                self.place = self._place_of(None, span)
                 file.seek(span.offset)
                 text = file.read(span.size).decode("utf-8" if span.offset else "utf-8-sig")
                 yield parse_record(text, self.name, span.number if self.has_records else 1)

@@ -24,8 +24,6 @@ from acms.errors import ValidationError
 from acms.log.foreign import Turn
 from acms.model import EMPTY, Json, Origin
 
-__all__ = ["SWE_AGENT", "TAU_BENCH", "read_chat_message", "read_swe_agent", "read_tau_bench"]
-
 SWE_AGENT = (
     (is_list("history"), is_list("trajectory")),
     (is_list("trajectory"), is_text("trajectory.0.observation"), has_value("trajectory.0.response")),

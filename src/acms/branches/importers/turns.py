@@ -12,8 +12,6 @@ from acms.log.repair import refer_by_hash
 from acms.log.trust import LEADING
 from acms.model import Origin, Privacy, Role
 
-__all__ = ["admit_conversation", "admit_turn"]
-
 
 def admit_turn(turn: Turn, *, trust: bool) -> Turn:
     """Return a message that `ingest` accepts; raise `ValidationError` for any other.
