@@ -308,18 +308,18 @@ def _present(entries: Iterable[Entry | None]) -> list[Entry]:
     return [entry for entry in entries if entry is not None]
 
 
+@dataclass(frozen=True, slots=True)
 class _MessageMerge:
     """Decides messages and tool groups."""
 
-    def __init__(self, ours: Log, theirs: Log, strategy: MergeStrategy, plan: Plan) -> None:
-        self._ours = ours
-        self._theirs = theirs
-        self._strategy: MergeStrategy = strategy
-        self._plan = plan
-        #: Origins of this side's slots that the other side has too.
-        self._matched: set[Origin] = set()
-        #: Active messages that only this side has, by tool group.
-        self._own_slots_of_group: dict[str, list[Slot]] = {}
+    _ours: Log
+    _theirs: Log
+    _strategy: MergeStrategy
+    _plan: Plan
+    #: Origins of this side's slots that the other side has too.
+    _matched: set[Origin] = field(default_factory=set)
+    #: Active messages that only this side has, by tool group.
+    _own_slots_of_group: dict[str, list[Slot]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Pair the messages of both sides and decide them: a single message by itself, a tool group as a whole."""
@@ -491,14 +491,14 @@ def _is_trace_of_undone(log: Log, slot: Slot) -> bool:
     return slot.current is None and slot.base is None and log.is_undone(slot.entry)
 
 
+@dataclass(frozen=True, slots=True)
 class _FactMerge:
     """Decides facts, by address."""
 
-    def __init__(self, ours: Log, theirs: Log, strategy: MergeStrategy, plan: Plan) -> None:
-        self._ours = ours
-        self._theirs = theirs
-        self._strategy: MergeStrategy = strategy
-        self._plan = plan
+    _ours: Log
+    _theirs: Log
+    _strategy: MergeStrategy
+    _plan: Plan
 
     def run(self) -> None:
         """Decide the facts that the other side added or removed since this side last saw it."""

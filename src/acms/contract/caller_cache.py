@@ -307,7 +307,7 @@ class KVCache:
             "version": 1,
             "capacity": self._capacity,
             "turn": self._turn,
-            "conflicts": [[turn, had] for turn, had in self._conflicts.items()],
+            "conflicts": [list(conflict) for conflict in self._conflicts.items()],
             "units": [nouns.encode_noun(unit, wire=False) for unit in self._units.values()],
         }
 

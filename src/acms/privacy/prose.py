@@ -434,7 +434,7 @@ def _find_answer(text: str, lower_text: str, name: Name) -> Detection | None:
     if sum(map(str.isdigit, value)) < 2 and not ODD.search(value, 1):
         return None
     question = text[name.end : start].partition("\n")[0].lower().strip("?？ ").split()
-    if not get_word_set("about").isdisjoint(question):
+    if not get_word_set("about").isdisjoint(question):  # such as "the password policy?"
         return None
     if not _is_stated_value(text, value, start, name, "loose"):
         return None

@@ -54,8 +54,7 @@ def _load_patterns() -> dict[str, list[str]]:
 
 def load_pattern(name: str) -> re.Pattern[str]:
     """Compile a pattern of the data: one alternative per row, with the flags in an optional first row."""
-    alternatives = _load_patterns()[name]
-    flags, alternatives = (
-        (alternatives[0], alternatives[1:]) if alternatives[0] == "(?i)" else ("", alternatives)
-    )
-    return re.compile(flags + "|".join(alternatives))
+    rows = _load_patterns()[name]
+    if rows[0] == "(?i)":
+        return re.compile("(?i)" + "|".join(rows[1:]))
+    return re.compile("|".join(rows))

@@ -237,7 +237,7 @@ class Appender:
             else:
                 self._fail_all_waiting(members)
             return
-        except Exception:  # one of them spoiled it: each for itself
+        except Exception:  # one of them made the whole statement fail
             await self._append_one_by_one(members)
             return
         for number, group in enumerate(batch):

@@ -79,7 +79,7 @@ class Appender:
         self._jobs = jobs
         self._durability: Durability = durability
         self._entropy = entropy
-        #: Context → (ref, head) as this writer left it; only the writer thread changes it.
+        #: Context → (its number in this database, head) as this writer left it; only the writer thread changes it.
         self._heads: dict[str, tuple[int, Head]] = {}
         #: Context → its inherited segments as parameters of the query `inherited`, oldest first; they never change.
         self._inherited: dict[str, list[tuple[int, int, str]]] = {}
