@@ -40,7 +40,7 @@ from acms.observability.logging import log_event
 from acms.ports import HasSpaces, Progress, StorageBackend
 from acms.storage.append_rules import split_segments
 from acms.storage.sessions import count_erased
-from acms.storage.wrapper import WrapperStorage
+from acms.storage.wrapper import find_layer
 from acms.text import index_record
 
 if TYPE_CHECKING:
@@ -274,8 +274,8 @@ class _Copy:
 
     async def _copy_derived(self, step: _Step) -> None:
         """Copy the derived rows of a context's own entries that the target does not have."""
-        source = _unwrap_to_spaces(self._source)
-        if not isinstance(source, HasSpaces):
+        source = find_layer(self._source, HasSpaces)
+        if source is None:
             return
         try:
             for space in await source.spaces(step.id):
@@ -380,13 +380,6 @@ async def _store_derived_rows(storage: StorageBackend, context: str, rows: Seque
     if batch:
         count += await storage.put_derived(context, batch)
     return count
-
-
-def _unwrap_to_spaces(storage: StorageBackend) -> StorageBackend:
-    """Return the outermost store that can list its spaces of derived rows, or the innermost one if none can."""
-    while isinstance(storage, WrapperStorage) and not isinstance(storage, HasSpaces):
-        storage = storage.inner
-    return storage
 
 
 async def _read_unfinished_jobs(storage: StorageBackend, context: str | None = None) -> list[Job]:
@@ -578,8 +571,8 @@ async def _copy_vectors(
     storage: StorageBackend, original: str, version: int, copy: str, owners: Iterable[str]
 ) -> None:
     """Copy the embedder's vectors of the entries; index records name their entry and are computed again."""
-    inner = _unwrap_to_spaces(storage)
-    if not isinstance(inner, HasSpaces):
+    inner = find_layer(storage, HasSpaces)
+    if inner is None:
         return
     spaces: set[str] = set()
     for owner in owners:

@@ -69,6 +69,7 @@ word without a tie ("next"), or further away ("far")."""
 #: Ties that introduce the value itself.
 _TIED = ("stated", "named", "changed")
 _INTRODUCING = (*_TIED, "enter")
+_CLOSE_LINKS = (*_TIED, "loose")
 _MIN_TIED, _MIN_NEXT, _MIN_FAR = 12, 16, 20
 """Minimum characters of a key by its link: tied, the next word, and further away."""
 
@@ -330,7 +331,7 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: Link) 
     """Return whether a string near a name looks random enough to be its value."""
     if is_no_value(text, value, start) or looks_harmless(value) or name.suffix == "s":
         return False
-    is_tied = link in (*_TIED, "loose")
+    is_tied = link in _CLOSE_LINKS
     if not is_tied and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
         return False
     if name.form == "login" and is_tied:
@@ -341,12 +342,17 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: Link) 
         return link != "far" and rate_randomness(value) >= 2
     if name.kind == "password":
         return _is_stated_password(text, value, start, link)
+    return _is_stated_key(text, value, start, link)
+
+
+def _is_stated_key(text: str, value: str, start: int, link: Link) -> bool:
+    """Return whether a string near the name is long and random enough for a key: a looser link needs a longer one."""
     is_hash = _HASH.search(text, max(0, start - 14), start)  # "sha256: " directly before it
     if is_hash or names_itself(value):
         return False
     if link == "far":
         return len(value) >= _MIN_FAR and looks_random(value)
-    return _is_long(value, _MIN_TIED if is_tied else _MIN_NEXT)
+    return _is_long(value, _MIN_TIED if link in _CLOSE_LINKS else _MIN_NEXT)
 
 
 def _is_stated_password(text: str, value: str, start: int, link: Link) -> bool:

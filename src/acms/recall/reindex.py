@@ -15,7 +15,7 @@ from acms.errors import ProviderError, SessionNotFoundError
 from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, State
 from acms.ports import Embedder, HasStrayRows, Progress, StorageBackend
 from acms.recall.embeddings import BATCH, Embedding
-from acms.storage.wrapper import WrapperStorage, innermost_storage
+from acms.storage.wrapper import find_layer
 from acms.text import index_record
 
 __all__ = ["DerivedCheck", "Reindexed", "VectorHome", "check_derived_rows", "reindex"]
@@ -86,8 +86,8 @@ async def reindex(
     embedding = None if embedder is None else Embedding(storage, embedder, privacy)
     reindexer = _Reindexer(storage, embedding)
     counts = reindexer.counts
-    home = _find_vector_home(storage)
-    stray_store = _find_stray_store(storage)
+    home = find_layer(storage, VectorHome)
+    stray_store = find_layer(storage, HasStrayRows)
     plan = await _plan_ranges(storage, context)
     total = sum(last - first + 1 for _, ranges in plan for first, last in ranges)
     for id, ranges in plan:
@@ -116,7 +116,7 @@ async def check_derived_rows(
     Every index record is made again from its entry. Of vectors, only those without an entry are found.
     """
     faults: list[tuple[int, str]] = []
-    stray_store = _find_stray_store(storage)
+    stray_store = find_layer(storage, HasStrayRows)
     if stray_store is not None:
         for space, version in await stray_store.stray_rows(context.id):
             faults.append((version, f"a derived row of {space!r} belongs to no entry with content"))
@@ -141,24 +141,9 @@ async def check_derived_rows(
     return DerivedCheck(faults=tuple(faults), missing=missing)
 
 
-def _find_stray_store(storage: StorageBackend) -> HasStrayRows | None:
-    """Return the innermost store if it can find stray rows."""
-    storage = innermost_storage(storage)
-    return storage if isinstance(storage, HasStrayRows) else None
-
-
 def _encode_record(entry: Entry) -> bytes:
     """Return the index record that an entry should have."""
     return index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
-
-
-def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
-    """Return the wrapper of a store that keeps vectors elsewhere, or None without one."""
-    while not isinstance(storage, VectorHome):
-        if not isinstance(storage, WrapperStorage):
-            return None
-        storage = storage.inner
-    return storage
 
 
 async def _plan_ranges(

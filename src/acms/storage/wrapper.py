@@ -81,6 +81,15 @@ class WrapperStorage:
     aclose = _delegate_method(StorageBackend.aclose)
 
 
+def find_layer(storage: StorageBackend, protocol: type[R]) -> R | None:
+    """Return the outermost of a store and the stores inside it that satisfies a protocol, or None."""
+    while not isinstance(storage, protocol):
+        if not isinstance(storage, WrapperStorage):
+            return None
+        storage = storage.inner
+    return storage
+
+
 def innermost_storage(storage: StorageBackend) -> StorageBackend:
     """Return the store inside all wrappers."""
     while isinstance(storage, WrapperStorage):
