@@ -46,6 +46,8 @@ from acms.text import index_record
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
 
+__all__ = ["Copied", "copy"]
+
 # ── from store to store ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
