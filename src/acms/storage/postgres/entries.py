@@ -126,7 +126,9 @@ class Feed:
         # All transactions below the horizon have ended: no entry can still appear there.
         horizon = int((await self._db.query("horizon", {}))[0][0])
         if max(cursor.low, cursor.high) > horizon:
-            raise ValidationError("the cursor belongs to another server: start again from None", field="after")
+            raise ValidationError(
+                "the cursor belongs to another server: start again from None", field="after"
+            )
         if cursor.high == 0:
             cursor = cursor._replace(high=horizon)
         rows = await self._db.query("feed", {**cursor._asdict(), "limit": limit})
