@@ -290,7 +290,7 @@ async def test_no_canary_comes_out_of_any_sink(
         sink.take(
             "facts", *map(repr, [*await session.facts(history=True), *await session.facts(scope="namespace")])
         )
-        sink.take("episodes", *map(repr, await session.episodes()))
+        sink.take("episodes", *[f"{episode!r} {episode.summary}" for episode in await session.episodes()])
         diff = await fork.diff(session)
         sink.take("diff", str(diff), full_text(diff))
         agents = ACMSSession("s", storage, config=settings, namespace="team")
