@@ -307,10 +307,10 @@ async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing
         ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
         if verify:
             erased = await erase_entries(storage, context, receipt.ids, verify=True)
-            assert any(f"{path} could not be written anew" in what for what in erased.residue)
+            assert any(f"{path} could not be rewritten" in what for what in erased.residue)
             assert any("at byte" in what for what in erased.residue)
         else:
-            with pytest.raises(StorageFullError, match=f"{path} could not be written anew") as told:
+            with pytest.raises(StorageFullError, match=f"{path} could not be rewritten") as told:
                 await erase_entries(storage, context, receipt.ids, rewrite=True)
             assert told.value.retryable
         left = {file.name: file.stat().st_size for file in small_disk.iterdir()}
