@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -485,9 +485,11 @@ async def request_and_finish(storage: Any, context: Any, kind: str = "tidy") -> 
 
 
 async def one_look(storage: Any) -> None:
-    """Deliver all due events, without waiting for work that goes on."""
+    """Deliver all due events, without waiting for work that goes on; on return the next look is due."""
     await Worker(storage, {WEBHOOK: Delivery()}, config=WorkerConfig(poll_seconds=0.02)).drain()
     await asyncio.sleep(0.02)
+    for job in await delivery_jobs(storage, JobState.READY):
+        await asyncio.sleep(max(0.0, (job.not_before - datetime.now(UTC)).total_seconds() + 0.01))
 
 
 async def test_a_job_is_told_as_it_stands_after_the_entries_it_appended(
