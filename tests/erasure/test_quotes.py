@@ -36,6 +36,23 @@ async def test_an_erasure_with_quotes_is_not_verified(storage: Storage) -> None:
         assert (await session.erase(quote, verify=True)).verified
 
 
+async def test_an_address_or_six_words_in_a_row_are_a_quote_and_a_common_phrase_is_none(
+    storage: Storage,
+) -> None:
+    async with session_on(storage, "talk") as session:
+        said = await session.ingest(
+            "user", "My address is 7 Rua das Flores, 4050-262 Porto. The gate is behind the old red barn."
+        )
+        address = await session.ingest("assistant", "Delivery goes to 7 Rua das Flores, 4050-262 Porto.")
+        gate = await session.ingest(
+            "assistant", "Noted: the gate is behind the old barn. And behind the old red barn."
+        )
+        await session.ingest("assistant", "My address is the same as yours, and the gate is behind us.")
+        erased = await session.erase(said, verify=True)
+        assert [one.id for one in erased.remaining] == [address, gate]
+        assert not erased.verified
+
+
 async def test_short_texts_occur_again_by_chance(storage: Storage) -> None:
     async with session_on(storage, "talk") as session:
         for text in ("Yes.", "Thank you", "Hm, ok"):

@@ -203,7 +203,9 @@ async def test_sessions_of_one_namespace_find_each_other_and_no_others(service: 
         await call_tool(monday, "remember", text="We deploy on Tuesdays.", origin="user")
     query = {"query": "When do we deploy?"}
     async with connect_tenant(service, tenant, "/mcp/user%3A1/tuesday") as tuesday:
-        assert (await call_tool(tuesday, "recall", **query))["items"] == []
+        own = await call_tool(tuesday, "recall", **query)
+        assert own["items"] == []
+        assert 'scope "namespace"' in own["hint"]
         found = await call_tool(tuesday, "recall", **query, scope="namespace")
         assert [(one["text"], one["session"]) for one in found["items"]] == [
             ("We deploy on Tuesdays.", "monday")
@@ -211,6 +213,7 @@ async def test_sessions_of_one_namespace_find_each_other_and_no_others(service: 
     async with connect_tenant(service, tenant, "/mcp/user%3A2/tuesday") as somebody:
         assert (await call_tool(somebody, "recall", **query, scope="namespace"))["items"] == []
     async with connect_tenant(service, tenant, "/mcp/tuesday") as unnamed:
+        assert "hint" not in await call_tool(unnamed, "recall", **query)
         error = error_of_result(
             await unnamed.call_tool("recall", {**query, "scope": "namespace"}), "VALIDATION"
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from acms import ACMS, Prompt
+from acms import ACMS, Prompt, open_storage
 from acms.codecs import OpenAIChat
 from acms.prompt import Rendered
 
@@ -411,3 +411,55 @@ async def test_a_short_question_is_recalled_with_its_answer() -> None:
         for budget in (800, 1500, 3000):
             text = "\n".join(contents(await render(session, "Summarise all figures.", budget)))
             assert all(answer in text for answer in answers.values())
+
+
+def _on_call_requests(session_log: list[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+    """Yield routine requests of five forms about six hosts, each with a long output and a short answer."""
+    rnd = random.Random(5)
+    forms = (
+        "Check the logs of {}.",
+        "Anything odd on {}?",
+        "List the services on {}.",
+        "Why is {} slow?",
+        "Show {}.",
+    )
+    for n in range(count):
+        host = rnd.choice(["web1", "web2", "db1", "db2", "queue1", "cache1"])
+        yield from session_log if n == count // 4 else ()
+        yield {"role": "user", "content": rnd.choice(forms).format(host)}
+        call = {"id": f"c{n}", "type": "function", "function": {"name": "run", "arguments": "{}"}}
+        yield {"role": "assistant", "content": None, "tool_calls": [call]}
+        lines = [f"{line:05d} GET /items/{rnd.randrange(10**5)} 200" for line in range(150)]
+        yield {"role": "tool", "tool_call_id": f"c{n}", "content": "\n".join(lines)}
+        yield {"role": "assistant", "content": f"It looks fine ({n})."}
+
+
+@pytest.mark.parametrize(
+    ("old", "change"),
+    [
+        (
+            "Rule: you may restart services on db1 and db2 without asking me first.",
+            "Change of rule: never restart services on db1 or db2 without asking me.",
+        ),
+        (
+            "By the way, the primary database is db1 and it listens on port 5432.",
+            "We failed over: the primary database is db2 now.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("greeting", [[], ["Hello, I am Sam."]])
+async def test_routine_requests_of_several_forms_hide_no_change_of_what_the_user_said(
+    old: str, change: str, greeting: list[str]
+) -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        for text in (*greeting, old):
+            await session.ingest("user", text)
+            await session.ingest("assistant", "Understood.")
+        changed = [{"role": "user", "content": change}, {"role": "assistant", "content": "Understood."}]
+        await session.ingest_many(list(_on_call_requests(changed, 100)))
+        for question in ("Fix the slow queries.", "Show the config of db1.", "Check the logs of cache1."):
+            prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question)
+            rendered = await prompt.user(question).render(budget=4000)
+            text = json.dumps(rendered.payload)
+            assert text.count("It looks fine") < 15
+            assert -1 < text.find(old) < text.find(change), question

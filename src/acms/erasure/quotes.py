@@ -10,12 +10,15 @@ from acms.privacy.detect import find_sensitive_spans
 
 LEAST_WORDS, LEAST_CHARACTERS = 3, 8
 """Shorter texts, such as "yes, please", occur again by chance."""
+RUN, RUN_WITH_NUMBER = 6, 4
+"""Words in a row that another entry shares only if it quotes: fewer if one of them holds a digit, as an address does."""
 LEAST_SECRET = 6
 """Characters of a telephone number, an address, a password and the like, which need not be as long as a text."""
 MAX_PIECES = 200_000
 """Pieces to search for, about 100 MB of memory."""
 _KEY_WORDS = 3
 _WORD = re.compile(r"\w+")
+_DIGIT = re.compile(r"\d")
 
 
 class QuoteIndex:
@@ -64,10 +67,21 @@ def _split_pieces(content: str) -> Iterator[str]:
     is_long = len(text.split()) >= LEAST_WORDS or " " not in text  # a key, or a language without spaces
     if is_long and len(text) >= LEAST_CHARACTERS:
         yield text
+    yield from _split_runs(text)
     for span in find_sensitive_spans(content):
         secret = _normalize(content[span.start : span.end])
         if len(secret) >= LEAST_SECRET and secret != text:
             yield secret
+
+
+def _split_runs(text: str) -> Iterator[str]:
+    """Yield each run of so many words of a normalized text that it is no common phrase."""
+    words = list(_WORD.finditer(text))
+    for length in (RUN_WITH_NUMBER, RUN):
+        for first, last in zip(words, words[length - 1 :], strict=False):
+            run = text[first.start() : last.end()]
+            if length == RUN or _DIGIT.search(run):
+                yield run
 
 
 def _normalize(text: str) -> str:

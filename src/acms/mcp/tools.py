@@ -20,7 +20,7 @@ from acms.mcp.failures import build_argument_error
 from acms.mcp.memory import Memory
 from acms.model import Json, State
 from acms.nouns import encode_noun
-from acms.results import ContextItem
+from acms.results import Band, ContextItem
 
 __all__ = ["TOOLS", "ToolSpec", "drop_empty_values"]
 
@@ -118,6 +118,10 @@ def drop_empty_values(values: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in values.items() if value not in (None, "", [], {})}
 
 
+OTHER_SESSIONS = 'only this session was searched: with the scope "namespace" others of the same user are, too'
+"""Hint for a recall that found nothing: a new session is empty, while its namespace may hold the answer."""
+
+
 class Recall(Arguments):
     """The arguments of `recall`."""
 
@@ -147,8 +151,11 @@ async def recall_items(memory: Memory, arguments: Recall) -> Mapping[str, Json]:
         where=arguments.where,
         limit=arguments.limit,
     )
+    has_others = arguments.scope == "session" and session.namespace != "default"
+    hint = OTHER_SESSIONS if result.band is Band.NONE and has_others else ""
     return {
         "items": [_describe_item(item, session.session_id) for item in result],
+        **drop_empty_values({"hint": hint}),
         "band": result.band.value,
         "confidence": round(result.confidence, 2),
         "tokens": result.tokens,

@@ -15,18 +15,18 @@ from acms.model import Role
 from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Ints
 from acms.text.index_record import EXTERNAL
-from acms.text.tokenizer import function_terms, subjectless_terms
+from acms.text.tokenizer import compute_idf, function_terms, subjectless_terms
 
 LONGEST = 120
 """Tokens of a message, at most: a longer one is a pasted text, of which excerpts are found by what they say."""
 TELLING_SHARE = 0.5
 """Share of a message's words that are not routine, above which it says more than "Next, please: T-12"."""
-ROUTINE_SHARE = 0.25
+ROUTINE_SHARE = 0.08
 """Share of the messages that hold a routine word, such as "ticket" where the user hands over one after the other."""
 FEW = 4
 """So many messages make no word routine: the rule and its corrections share their words."""
 MOST_COMPARED = 128
-"""Newest messages that are compared to find out which words are routine; older ones come last."""
+"""Newest messages that are compared to find out which words are routine; of older ones it is not known."""
 SPEAKER_TOKENS = 4
 """Tokens that a message takes besides its text."""
 
@@ -71,10 +71,10 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
 
 
 def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
-    """Return positions: the first one, those that may correct it, then the newest; routine ones come last.
+    """Return positions: the first one, those that may correct it, then the newest; routine ones are left out.
 
     Rules stand in the first message. Those behind it that share a word with it, other than routine words, come next, or
-    an old rule would be shown without its correction.
+    an old rule would be shown without its correction: first those that share most of its rare words.
     """
     first, newest_first = positions[:1], positions[:0:-1]
     terms_by_position = {
@@ -87,17 +87,19 @@ def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
         for position in first.tolist()
         for term in terms_by_position[position] - routine_terms - subjectless_terms()
     ]
-    same_subject, _ = corpus.postings_of_terms(subjects)
-    is_related = np.isin(newest_first, same_subject)
-    related: list[int] = newest_first[is_related].tolist()
+    shared_information = np.zeros(len(corpus), np.float32)
+    for term in subjects:
+        holders, _ = corpus.postings_of_terms([term])
+        shared_information[holders] += compute_idf(len(corpus), len(holders))
+    is_related = shared_information[newest_first] > 0
+    related = newest_first[is_related]
+    related = related[np.argsort(-shared_information[related], kind="stable")]
     telling: list[int] = []
-    routine: list[int] = []
     for position in newest_first[~is_related].tolist():
-        is_telling = (
-            _share_of_unusual(terms_by_position.get(position, frozenset()), routine_terms) > TELLING_SHARE
-        )
-        (telling if is_telling else routine).append(position)
-    return [*first.tolist(), *related, *telling, *routine]
+        terms = terms_by_position.get(position)
+        if terms is None or _share_of_unusual(terms, routine_terms) > TELLING_SHARE:
+            telling.append(position)
+    return [*first.tolist(), *related.tolist(), *telling]
 
 
 def _share_of_unusual(terms: frozenset[int], routine_terms: frozenset[int]) -> float:
