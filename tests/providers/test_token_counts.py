@@ -153,6 +153,18 @@ class TestExactness:
         assert counter.count("a") == 1
         assert counter.name == encoding
 
+    @given(
+        st.lists(
+            st.text() | st.sampled_from(["", "end.", "/", "'", "a'S", " \n", "\r", "\t ", "7", "é", "语/\n"])
+        )
+    )
+    def test_paragraphs_add_up(self, encoding: str, texts: list[str]) -> None:
+        counter = BPETokenCounter(encoding)
+        assert counter.paragraphs
+        parts = [f"Ann: {text}\n\n" for text in texts]
+        for last in (parts, [*parts, "x"], [*parts, "Ann: "]):
+            assert sum(map(counter.count, last)) == counter.count("".join(last))
+
     def test_special_tokens_are_text(self, encoding: str) -> None:
         assert BPETokenCounter(encoding).count("<|endoftext|>") > 1
 

@@ -695,7 +695,7 @@ async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pyte
     expected = await answers()
     for name in (
         "index_cache.CACHED", "index_cache.CACHED_LOGS", "index.DOCS",
-        "embeddings.QUERIES",
+        "text_frame.MOST_CACHED_COUNTS", "embeddings.QUERIES",
     ):  # fmt: skip
         monkeypatch.setattr(f"acms.recall.{name}", 1)
     assert await answers() == expected

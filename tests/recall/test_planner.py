@@ -132,6 +132,8 @@ def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> 
     assert made.counter.count(text_of_items(made.items)) <= made.budget
     assert all(item.token_count >= 0 for item in made.items)
     assert text_of_items(made.items) == results.join_items(made.items)
+    for _ in range(2):  # what was counted is kept
+        assert made.frame.count_joined(made.items) == made.counter.count(text_of_items(made.items))
 
 
 @given(generated_plans())

@@ -42,6 +42,10 @@ class BPETokenCounter:
     to count with. Safe to use from several threads.
     """
 
+    #: A text counts as much as its parts together, when each part ends in a line break and the next one begins with
+    #: a letter: no pattern of the encodings goes on there.
+    paragraphs = True
+
     def __init__(self, encoding: str = "o200k_base") -> None:
         if encoding not in _ENCODINGS:
             raise ConfigurationError(f"unknown encoding {encoding!r}; known: {', '.join(_ENCODINGS)}")

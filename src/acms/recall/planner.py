@@ -27,7 +27,7 @@ from acms.log.validity import attach_label
 from acms.model import Entry, Kind, Media, Part, Privacy, Source, Span
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.recall.text_frame import CUT, speaker_of_item
+from acms.recall.text_frame import CUT, TextFrame, speaker_of_item
 from acms.results import (
     UNSURE,
     Certainty,
@@ -308,7 +308,7 @@ def fit_to_budget(
         items: list[ContextItem] = []
         for choice in included:
             items += render_choice(choice, counter, frame, rows, query, dated=dated)
-        joined_tokens = counter.count(join_items(items))
+        joined_tokens = _count_joined(items, counter, frame)
         summed_tokens = sum([item.token_count for item in items])
         excess = max(joined_tokens, summed_tokens) - budget
         if excess <= 0 or limit < 0:
@@ -317,6 +317,12 @@ def fit_to_budget(
             return items, choices
         # With a limit of -1, only items that must be shown are chosen: there is no smaller choice.
         limit = max(-1, limit - excess)
+
+
+def _count_joined(items: Sequence[ContextItem], counter: TokenCounter, frame: Frame) -> int:
+    if isinstance(frame, TextFrame):
+        return frame.count_joined(items)
+    return counter.count(join_items(items))
 
 
 def _find_missing_entries(choices: Sequence[Choice], rows: Rows) -> list[str]:
