@@ -11,7 +11,7 @@ from acms.privacy.detect import find_sensitive_spans
 LEAST_WORDS, LEAST_CHARACTERS = 3, 8
 """Shorter texts, such as "yes, please", occur again by chance."""
 RUN, RUN_WITH_NUMBER = 6, 4
-"""Words in a row that another entry shares only if it quotes: fewer if one of them holds a digit, as an address does."""
+"""Words in a row that another entry shares only if it quotes; fewer if one of them has a digit, as in an address."""
 LEAST_SECRET = 6
 """Characters of a telephone number, an address, a password and the like, which need not be as long as a text."""
 MAX_PIECES = 200_000
