@@ -42,7 +42,7 @@ class TextFrame:
         visible = [item for item in items if item.content]
         if not visible:
             return 0
-        if not self._counts_add_up or not all(map(_begins_with_letter, visible)):
+        if not self._counts_add_up or not all(map(_starts_with_ascii_alpha, visible)):
             return self._count(join_items(visible))
         *earlier_items, last_item = visible
         days = new_days(visible)
@@ -64,7 +64,7 @@ class TextFrame:
         return count
 
 
-def _begins_with_letter(item: ContextItem) -> bool:
+def _starts_with_ascii_alpha(item: ContextItem) -> bool:
     first = (item.speaker or " ")[0]
     return first.isascii() and first.isalpha()
 
