@@ -767,7 +767,7 @@ class Erasure:
     contexts: tuple[str, ...] = ()
     #: Remains of the content found by the search; ideally empty.
     residue: tuple[str, ...] = ()
-    #: Whether a search found no entry with the content; false if anything remains, listed or not.
+    #: Whether a search found nothing of the content; false if anything remains, listed or not.
     verified: bool = False
     #: The extent of the search: "rows" of the store, "bytes" of its files too, or None. "rows" if erased before.
     proof: Literal["rows", "bytes"] | None = None

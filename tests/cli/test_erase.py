@@ -219,7 +219,7 @@ def test_what_is_left_is_told_with_exit_code_1(db: str, ids: dict[str, str], tmp
     reader = apsw.Connection(str(tmp_path / "log.db"))
     reader.execute("BEGIN; SELECT content FROM entries").fetchall()
     found = call("erase", "user_123", "--all", "--verify", "--yes", "--db", db, code=1)
-    assert found["verified"]
+    assert not found["verified"]
     assert all("log.db" in what for what in found["residue"])
     assert found["residue"]
     reader.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from acms.erasure import erase_context, erase_subject
+import pytest
+
+from acms.erasure import erase_context, erase_subject, quotes
 from tests.cli.test_cli import call, run
 from tests.support.talk import Storage, session_on
 
@@ -50,6 +52,19 @@ async def test_an_address_or_six_words_in_a_row_are_a_quote_and_a_common_phrase_
         await session.ingest("assistant", "My address is the same as yours, and the gate is behind us.")
         erased = await session.erase(said, verify=True)
         assert [one.id for one in erased.remaining] == [address, gate]
+        assert not erased.verified
+
+
+async def test_an_erasure_that_cannot_search_for_all_quotes_is_not_verified(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotes, "MAX_PIECES", 5)
+    async with session_on(storage, "talk") as session:
+        said = await session.ingest("user", "My address is 7 Rua das Flores, 4050-262 Porto, Portugal.")
+        erased = await session.erase(said, verify=True)
+        assert erased.residue == (
+            "the erased texts are too many: quotes of the last ones were not searched for",
+        )
         assert not erased.verified
 
 

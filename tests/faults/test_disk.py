@@ -309,6 +309,7 @@ async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing
             erased = await erase_entries(storage, context, receipt.ids, verify=True)
             assert any(f"{path} could not be rewritten" in what for what in erased.residue)
             assert any("at byte" in what for what in erased.residue)
+            assert not erased.verified
         else:
             with pytest.raises(StorageFullError, match=f"{path} could not be rewritten") as told:
                 await erase_entries(storage, context, receipt.ids, rewrite=True)

@@ -248,6 +248,8 @@ class _Erasing:
         if rewriting is not None:
             residue += rewriting.found
         remaining = await self._find_remaining(links)
+        if verify and self._quotes is not None and self._quotes.is_full:
+            residue.append("the erased texts are too many: quotes of the last ones were not searched for")
         cascaded: list[str] = []
         for link in links:
             if link.id not in self._requested_ids and link.kind in (Kind.FACT, Kind.SUMMARY):
@@ -258,7 +260,7 @@ class _Erasing:
             cascaded=tuple(cascaded),
             contexts=contexts,
             residue=tuple(residue),
-            verified=verify and not remaining,  # what remains may repeat the erased content
+            verified=verify and not residue and not remaining,
             proof=proof.determine_proof_level(self._storage, rewriting, texts) if verify else None,
             rewritten=() if rewriting is None else rewriting.rewritten,
             unreached=proof.describe_unreached_data(self._storage, rewriting),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from acms.model import Entry
 from acms.privacy.detect import find_sensitive_spans
@@ -14,38 +14,50 @@ RUN, RUN_WITH_NUMBER = 6, 4
 """Words in a row that another entry shares only if it quotes; fewer if one of them has a digit, as in an address."""
 LEAST_SECRET = 6
 """Characters of a telephone number, an address, a password and the like, which need not be as long as a text."""
-MAX_PIECES = 200_000
-"""Pieces to search for, about 100 MB of memory."""
+MAX_PIECES = 1_000_000
+"""Pieces and runs to search for, about 150 MB of memory."""
 _KEY_WORDS = 3
 _WORD = re.compile(r"\w+")
 _DIGIT = re.compile(r"\d")
 
 
 class QuoteIndex:
-    """Pieces of erased messages, by their first words."""
+    """The texts of erased messages, to find them in other entries."""
 
     def __init__(self) -> None:
-        #: First words → the pieces that begin with them, each with the id of its message.
+        #: First words → whole texts and sensitive data that begin with them, each with the id of its message.
         self._pieces: dict[tuple[str, ...], dict[str, str]] = {}
-        #: The very first word of every piece.
+        #: Hash of some words in a row → the id of a message that has them.
+        self._runs: dict[int, str] = {}
+        #: The very first word of every piece and run.
         self._first_words: set[str] = set()
-        self._count = 0
+        self._piece_count = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to search for."""
-        return not self._pieces
+        return not self._first_words
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be texts that are not searched for, because they are too many."""
+        return self._piece_count + len(self._runs) >= MAX_PIECES
 
     def add(self, entry: Entry) -> None:
-        """Add the whole text of a message, and the sensitive data in it."""
+        """Add the whole text of a message, runs of its words, and the sensitive data in it."""
+        if self.is_full:
+            return
         for piece in _split_pieces(entry.content):
-            if self._count >= MAX_PIECES:
-                return
             first_words = tuple(_WORD.findall(piece)[:_KEY_WORDS])
             if first_words:
                 self._first_words.add(first_words[0])
                 self._pieces.setdefault(first_words, {}).setdefault(piece, entry.id)
-                self._count += 1
+                self._piece_count += 1
+        words = _WORD.findall(_normalize(entry.content))
+        for position in range(len(words)):
+            for run in _runs_at(words, position):
+                self._first_words.add(run[0])
+                self._runs.setdefault(hash(run), entry.id)
 
     def find_source(self, content: str) -> str | None:
         """Return the id of an erased message that a text quotes, or None."""
@@ -54,6 +66,9 @@ class QuoteIndex:
         for position, word in enumerate(words):
             if word not in self._first_words:
                 continue
+            for run in _runs_at(words, position):
+                if hash(run) in self._runs:
+                    return self._runs[hash(run)]
             for length in range(1, _KEY_WORDS + 1):
                 for piece, id in self._pieces.get(tuple(words[position : position + length]), {}).items():
                     if _contains(text, piece):
@@ -62,26 +77,25 @@ class QuoteIndex:
 
 
 def _split_pieces(content: str) -> Iterator[str]:
-    """Yield the parts of a message that show, if another entry has them, that it quotes the message."""
+    """Yield the whole text of a message and the sensitive data in it, as far as they do not occur by chance."""
     text = _normalize(content).strip(" .!?…。！？")
     is_long = len(text.split()) >= LEAST_WORDS or " " not in text  # a key, or a language without spaces
     if is_long and len(text) >= LEAST_CHARACTERS:
         yield text
-    yield from _split_runs(text)
     for span in find_sensitive_spans(content):
         secret = _normalize(content[span.start : span.end])
         if len(secret) >= LEAST_SECRET and secret != text:
             yield secret
 
 
-def _split_runs(text: str) -> Iterator[str]:
-    """Yield each run of so many words of a normalized text that it is no common phrase."""
-    words = list(_WORD.finditer(text))
-    for length in (RUN_WITH_NUMBER, RUN):
-        for first, last in zip(words, words[length - 1 :], strict=False):
-            run = text[first.start() : last.end()]
-            if length == RUN or _DIGIT.search(run):
-                yield run
+def _runs_at(words: Sequence[str], position: int) -> Iterator[tuple[str, ...]]:
+    """Yield the runs of words at a position that are no common phrase."""
+    short_run = tuple(words[position : position + RUN_WITH_NUMBER])
+    if len(short_run) == RUN_WITH_NUMBER and any(map(_DIGIT.search, short_run)):
+        yield short_run
+    run = tuple(words[position : position + RUN])
+    if len(run) == RUN:
+        yield run
 
 
 def _normalize(text: str) -> str:

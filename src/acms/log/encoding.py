@@ -179,6 +179,11 @@ def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
     return f"{_PREFIX[kind]}_{context[2:]}_{encode_base32(version)}_{nonce}"
 
 
+def is_fact(id: str) -> bool:
+    """Return whether an entry id is that of a fact."""
+    return id.startswith(f"{_PREFIX[Kind.FACT]}_")
+
+
 def is_summary(id: str) -> bool:
     """Return whether an entry id is that of a summary."""
     return id.startswith(f"{_PREFIX[Kind.SUMMARY]}_")
@@ -200,11 +205,6 @@ def parse_entry_id(id: str) -> tuple[str, int] | None:
             return None
         version = version << 5 | value  # five bits for each digit
     return f"c_{context}", version
-
-
-def is_fact_id(id: str) -> bool:
-    """Return whether an id is that of a fact."""
-    return id.startswith(f"{_PREFIX[Kind.FACT]}_")
 
 
 def genesis_hash(context: str) -> bytes:

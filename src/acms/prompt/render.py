@@ -60,7 +60,6 @@ from acms.prompt.resolve import (
     drop_repeated_recalls,
     lay_out_messages,
     list_reads,
-    mark_history,
     quote_items,
     tokens_for_recall,
     unused_hints,
@@ -626,9 +625,7 @@ class _Renderer:
                 tree = smaller_tree
                 continue
             placed = self._lay_out(tree, fitted, resolved)
-            marks = cache_marks(placed, tree, resolved, self._tools)
-            if not resolved.hints and resolved.continued_history and self._codec.marks_history:
-                marks = mark_history(placed, resolved.continued_history, self._codec, self._tools)
+            marks = cache_marks(placed, tree, resolved, self._codec, self._tools)
             payload = self._codec.render(
                 [placement.message for placement in placed], tools=self._tools, marks=marks
             )

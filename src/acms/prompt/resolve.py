@@ -436,13 +436,16 @@ def lay_out_messages(placed: Sequence[PlacedMessage]) -> tuple[PlacedMessage, ..
 
 
 def cache_marks(
-    placed: Sequence[PlacedMessage], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
+    placed: Sequence[PlacedMessage], tree: Scope, resolved: Resolved, codec: Codec, tools: Sequence[Tool]
 ) -> tuple[CacheMark, ...]:
     """Return the cache hints as message counts: the contiguous beginning of the messages before each hint.
 
     When there is a hint and a log is shown, the end of the content that stays is marked too: the next turn reads up to
-    there. Without a hint, see `mark_history`.
+    there. Without a hint a history that the next request continues is marked, if the codec says so.
     """
+    if not resolved.hints:
+        marks_history = codec.marks_history and resolved.continued_history
+        return _mark_history(placed, resolved.continued_history, codec, tools) if marks_history else ()
     marks: list[CacheMark] = []
     for hint, scope_count in resolved.hints:
         names = {node.id for node in tree.children[:scope_count] if isinstance(node, Scope)}
@@ -458,7 +461,7 @@ def cache_marks(
     return tuple(marks)
 
 
-def mark_history(
+def _mark_history(
     placed: Sequence[PlacedMessage], path: str, codec: Codec, tools: Sequence[Tool]
 ) -> tuple[CacheMark, ...]:
     """Return marks at the end of the messages before the history at a path, and at the end of the history.

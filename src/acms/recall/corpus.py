@@ -279,9 +279,9 @@ class Corpus:
         keys = self.documents(positions).astype(np.uint32) << np.uint32(8)
         indexes = np.minimum(np.searchsorted(postings, keys), len(postings) - 1)
         found_postings = postings[indexes]
-        count_holders = found_postings & ~np.uint32(255) == keys
+        holds_term = found_postings & ~np.uint32(255) == keys
         counts = found_postings & np.uint32(255)
-        return np.where(count_holders, counts, 0).astype(np.float32)
+        return np.where(holds_term, counts, 0).astype(np.float32)
 
 
 class IndexedLog(NamedTuple):
