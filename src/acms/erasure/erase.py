@@ -245,11 +245,10 @@ class _Erasing:
         residue: list[str] = []
         if verify:
             residue += await self._find_residue(links, texts)
+            residue += [] if self._quotes is None else self._quotes.list_gaps()
         if rewriting is not None:
             residue += rewriting.found
         remaining = await self._find_remaining(links)
-        if verify and self._quotes is not None and self._quotes.is_full:
-            residue.append("the erased texts are too many: quotes of the last ones were not searched for")
         cascaded: list[str] = []
         for link in links:
             if link.id not in self._requested_ids and link.kind in (Kind.FACT, Kind.SUMMARY):

@@ -43,6 +43,12 @@ class QuoteIndex:
         """Whether there may be texts that are not searched for, because they are too many."""
         return self._piece_count + len(self._runs) >= MAX_PIECES
 
+    def list_gaps(self) -> list[str]:
+        """Return what is not searched for, in words; an empty list if everything is."""
+        if not self.is_full:
+            return []
+        return ["the erased texts are too many: quotes of the last ones were not searched for"]
+
     def add(self, entry: Entry) -> None:
         """Add the whole text of a message, runs of its words, and the sensitive data in it."""
         if self.is_full:
