@@ -42,6 +42,7 @@ from acms.observability import JobFinished
 from acms.observability.events import Compacted
 from acms.ports import SummaryRequest
 from acms.storage import WrapperStorage
+from acms.text.chat_messages import wrap_summary
 from tests.support.faulty import FaultyStorage
 from tests.support.talk import (
     LONG_EPISODES,
@@ -149,7 +150,7 @@ async def test_a_summary_stands_before_the_newest_messages(session: ACMS, storag
     assert versions_of(window) == [31, *range(21, 31)]
     assert (await session.messages("what?", budget=10_000))[0] == {
         "role": "user",
-        "content": "<summary>\nso far: 20 turns\n</summary>",
+        "content": wrap_summary("so far: 20 turns"),
     }
 
 
@@ -416,7 +417,7 @@ async def test_without_a_summarizer_the_text_is_extracted(storage: Storage) -> N
         await Worker(storage, {"compact": handler}, config=config.worker).drain()
         done = await session.wait(job)
     assert done is not None
-    assert done.summarizer == "extractive1"
+    assert done.summarizer == "extractive2"
     assert "/srv/orders/part-" in done.summary
     assert Words().count(done.summary) <= done.tokens_before - done.tokens_after
 

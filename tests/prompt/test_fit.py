@@ -24,7 +24,7 @@ from acms.plan.tool_groups import pair_tool_calls
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK, shorten_text
 from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap_text
+from acms.text.chat_messages import NO_RESULT, wrap_summary
 from tests.support.groups import group_messages
 from tests.support.toy import (
     Toy,
@@ -389,10 +389,10 @@ def test_a_summary_is_asked_for_only_when_room_is_short() -> None:
     assert (need.id, need.existing, need.tokens) == ("sum", "", 6)
     found = answered_with(steps, "the story so far")
     assert found.placed[0].rendition == "summary"
-    assert found.placed[0].message == text_message(wrap_text("the story so far", SUMMARY), Role.SYSTEM)
+    assert found.placed[0].message == text_message(wrap_summary("the story so far"), Role.SYSTEM)
     assert found.summaries == (("sum", "the story so far", len(need.groups)),)
     assert {one.rule for one in found.omissions} == {"summary"}
-    assert found.tokens <= 30  # half of the room stays free
+    assert found.tokens <= 40  # half of the room stays free
 
 
 def answered_with(steps: object, text: str) -> FittedPrompt:
@@ -406,7 +406,7 @@ def answered_with(steps: object, text: str) -> FittedPrompt:
 
 def test_a_stored_summary_that_is_enough_is_used_without_a_question() -> None:
     found = run_to_end(fit_prompt(summarized_scope("told before", 5), Toy(), 60))
-    assert texts_of_fit(found)[0] == wrap_text("told before", SUMMARY)
+    assert texts_of_fit(found)[0] == wrap_summary("told before")
     assert len(found.placed) == 4
     assert found.summaries == ()
 
@@ -432,26 +432,26 @@ def test_a_summary_that_is_not_shorter_is_not_used() -> None:
 
 
 def test_a_summary_that_stands_for_more_takes_the_place_of_the_one_before() -> None:
-    units = [text_group(numbered_words(8, f"m{n}-"), mandatory=n == 7) for n in range(8)]
-    history = make_scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=70)
-    found = fit_tree(prompt_scope(history, text_group("go")), 24, "the first part", "all of it so far")
+    units = [text_group(numbered_words(8, f"m{n}-"), mandatory=n == 11) for n in range(12)]
+    history = make_scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=119)
+    found = fit_tree(prompt_scope(history, text_group("go")), 35, "the first part", "all of it so far")
     assert [one.rendition for one in found.placed].count("summary") == 1
-    assert texts_of_fit(found)[0] == wrap_text("all of it so far", SUMMARY)
+    assert texts_of_fit(found)[0] == wrap_summary("all of it so far")
     assert [text for _, text, _ in found.summaries] == ["all of it so far"]
-    assert found.tokens <= 24
+    assert found.tokens <= 35
 
 
 def test_an_answer_is_cut_to_its_tokens() -> None:
     found = fit_tree(summarized_scope(), 60, numbered_words(50, "s"))
-    assert found.placed[0].message.text == wrap_text("s0 s1 s2 s3 s4 […]", SUMMARY)
+    assert found.placed[0].message.text == wrap_summary("s0 s1 s2 s3 s4 […]")
 
 
 def test_a_summarised_section_shrinks_further() -> None:
     tree = summarized_scope("told you so before", 5, 8, 6)
-    assert [one.rendition for one in fit_tree(tree, 28, None).placed] == ["summary", "whole", "whole"]
-    assert [one.rendition for one in fit_tree(tree, 18, None).placed] == ["summary", "whole"]
-    assert [one.rendition for one in fit_tree(tree, 16, None).placed] == ["summary", "whole"]
-    assert MARK in fit_tree(tree, 16, None).placed[0].message.text
+    assert [one.rendition for one in fit_tree(tree, 39, None).placed] == ["summary", "whole", "whole"]
+    assert [one.rendition for one in fit_tree(tree, 30, None).placed] == ["summary", "whole"]
+    assert [one.rendition for one in fit_tree(tree, 27, None).placed] == ["summary", "whole"]
+    assert MARK in fit_tree(tree, 27, None).placed[0].message.text
     assert [one.rendition for one in fit_tree(tree, 12, None).placed] == ["whole"]
     assert [one.rendition for one in fit_tree(tree, 9, None).placed] == ["cut"]
 

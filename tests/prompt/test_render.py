@@ -28,6 +28,7 @@ from acms.ports import SummaryRequest
 from acms.prompt import Prompt, Rendered
 from acms.prompt.replay import replay
 from acms.prompt_types import PromptMessage
+from acms.text.chat_messages import wrap_summary
 from tests.providers.server import ModelServer
 from tests.support.fakes import FakeEmbedder
 from tests.support.talk import Storage, ingest_texts, session_on, tool_turn
@@ -309,7 +310,9 @@ async def test_a_summary_of_the_log_stands_for_what_was_compacted(storage: Stora
         await ingest_texts(session, *(f"message {number} " + "words " * 20 for number in range(30)))
         done = await session.wait(await session.compact())
         rendered = await exact_prompt().history(session).render(budget=3000)
-        assert texts_of_prompt(rendered)[0].startswith("<summary>\nThere were 20 turns.\n")
+        assert texts_of_prompt(rendered)[0].startswith(
+            wrap_summary("There were 20 turns.").removesuffix("</summary>")
+        )
         assert texts_of_prompt(rendered)[0].endswith("\n</summary>")
         assert len(rendered.messages) == 11
         kept = await exact_prompt().history(session).render(budget=300)

@@ -32,6 +32,7 @@ from acms.prompt.fit import fit_prompt
 from acms.prompt.summaries import Summaries, SummaryRun
 from acms.prompt.summary_coverage import FIELD, parse_watermark
 from acms.providers import Endpoint, HTTPSummarizer
+from acms.text.chat_messages import wrap_summary
 from tests.providers.server import Behave, ModelServer
 from tests.support.toy import Toy, numbered_words, text_group, text_message, texts_of_fit
 
@@ -132,7 +133,7 @@ async def test_over_budget_a_summary_stands_for_the_oldest_messages(
 ) -> None:
     fitted, run = await render_history(summaries, history_groups(20), 100)
     assert fitted.tokens <= 100
-    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
+    assert texts_of_fit(fitted)[0] == wrap_summary("summary number 1")
     assert fitted.placed[0].message.role is Role.USER  # what users and tools said never instructs
     assert await summaries.get(ID) == "summary number 1"
     entry = await store.get(ID)
@@ -204,14 +205,14 @@ async def test_a_message_that_was_changed_makes_it_start_anew(summaries: Summari
     fitted, run = await render_history(summaries, other, 100)
     assert "has changed" in run.reason
     assert scribe.requests[1].turns[0].text.startswith("another")
-    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
+    assert texts_of_fit(fitted)[0] == wrap_summary("summary number 2")
 
 
 async def test_fewer_messages_than_it_stands_for_make_it_start_anew(summaries: Summaries) -> None:
     await render_history(summaries, history_groups(20), 100)
     fitted, run = await render_history(summaries, history_groups(9), 60)
     assert "there are 9" in run.reason
-    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
+    assert texts_of_fit(fitted)[0] == wrap_summary("summary number 2")
 
 
 async def test_another_summarizer_starts_anew(summaries: Summaries, store: InMemoryKV) -> None:
@@ -221,7 +222,7 @@ async def test_another_summarizer_starts_anew(summaries: Summaries, store: InMem
     assert "written by scribe-1" in run.reason
     assert len(other.requests) == 1
     assert not other.requests[0].turns[0].summary
-    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
+    assert texts_of_fit(fitted)[0] == wrap_summary("summary number 1")
 
 
 async def test_one_that_is_too_long_now_is_written_again(summaries: Summaries, scribe: Scribe) -> None:
@@ -300,7 +301,7 @@ async def test_without_a_summarizer_the_extractive_one_writes(store: InMemoryKV)
     entry = await store.get(ID)
     assert entry is not None
     assert "ORD-43" in entry.data
-    assert entry.metadata[FIELD]["model"] == "extractive1"
+    assert entry.metadata[FIELD]["model"] == "extractive2"
     again, _ = await render_history(Summaries(store), groups, 80)
     assert again.placed == first.placed
     assert (await store.get(ID)) == entry
@@ -329,7 +330,7 @@ async def test_a_summarizer_over_http_is_asked_once(store: InMemoryKV) -> None:
         summaries = Summaries(store, summarizer=writer)
         fitted, _ = await render_history(summaries, history_groups(20), 100)
         await render_history(summaries, history_groups(20), 100)
-        assert texts_of_fit(fitted)[0] == "<summary>\nThey plan a trip to Ulm.\n</summary>"
+        assert texts_of_fit(fitted)[0] == wrap_summary("They plan a trip to Ulm.")
         assert len(server.calls) == 1
         server.script = [Behave(status=500)]
         grown, run = await render_history(summaries, history_groups(23), 100)
@@ -466,7 +467,7 @@ async def test_a_text_by_hand_stands_for_nothing_and_is_replaced(
     await store.set(ID, "by hand")
     fitted, run = await render_history(summaries, history_groups(20), 100)
     assert "its stored record is missing" in run.reason
-    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 1\n</summary>"
+    assert texts_of_fit(fitted)[0] == wrap_summary("summary number 1")
 
 
 async def test_metadata_are_stored_beside_the_watermark(store: InMemoryKV, scribe: Scribe) -> None:
@@ -491,7 +492,7 @@ async def test_write_now_reads_all_of_it_and_only_once(summaries: Summaries, scr
         summaries, [*groups, text_group(" and" * 30), *history_groups(2, mark="n")], 60
     )
     assert len(scribe.requests) == 2  # a prompt goes on from it
-    assert texts_of_fit(fitted)[0] == "<summary>\nsummary number 2\n</summary>"
+    assert texts_of_fit(fitted)[0] == wrap_summary("summary number 2")
 
 
 async def test_write_now_says_why_it_cannot(summaries: Summaries, store: InMemoryKV, scribe: Scribe) -> None:

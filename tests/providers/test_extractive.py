@@ -24,7 +24,7 @@ async def test_it_is_a_summarizer() -> None:
     text = await summarizer.summarize(summary_request(turns, 1000))
     assert 0 < default_counter().count(text) <= 1000
     assert all(detail in text for detail in planted)
-    assert ExtractiveSummarizer.model == "extractive1"
+    assert ExtractiveSummarizer.model == "extractive2"
     assert ExtractiveSummarizer.window is None
 
 

@@ -34,6 +34,7 @@ from acms.recall.request import Ranked, Recall
 from acms.recall.text_frame import TextFrame
 from acms.recall.window import LogSpan, _build_span
 from acms.text import chat_messages
+from acms.text.chat_messages import wrap_summary
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
 from tests.support.indexes import field_of, rank_corpus
@@ -264,7 +265,7 @@ def test_a_summary_reads_as_marked_text() -> None:
     log = Log(BYTES.count)
     log.say("user", "a")
     log.summarise((1, 1), content="they said a")
-    assert messages_of_log(log) == [{"role": "user", "content": "<summary>\nthey said a\n</summary>"}]
+    assert messages_of_log(log) == [{"role": "user", "content": wrap_summary("they said a")}]
 
 
 def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:

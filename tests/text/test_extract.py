@@ -124,6 +124,17 @@ def test_what_is_empty_in_a_summary_is_no_line_of_it() -> None:
     assert summary == "- Ben: We ship on Friday.\nDetails: ORD-1; ORD-2"
 
 
+def test_a_number_is_listed_with_what_it_is_about_and_the_newest_first() -> None:
+    turns = [
+        make_turn(f"table_{n % 4} is fine. It has {1_000 + n} rows.", speaker="assistant") for n in range(60)
+    ]
+    summary = extract_summary(turns, 200, count)
+    details = summary.rpartition("Details: ")[2].split("; ")
+    assert "table_3 […] It has 1059 rows" in details
+    assert all(detail.startswith("table_") for detail in details)
+    assert "It has 1001 rows" not in summary
+
+
 def test_near_repeats_are_said_once() -> None:
     turns = [
         make_turn(f"The nightly backup job of the cluster finished without any warning. Run {n}.")

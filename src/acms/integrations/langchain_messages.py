@@ -21,7 +21,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from acms.integrations.model_input import raw_of
 from acms.model import Entry, Json, Media, Raw, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
-from acms.text.chat_messages import RECALLED, SUMMARY, render_media_part, wrap_text
+from acms.text.chat_messages import RECALLED, render_media_part, wrap_summary
 
 __all__ = [
     "Restored",
@@ -120,7 +120,7 @@ def restore_message_extras(
 def chat_message(entry: Entry) -> dict[str, Json]:
     """Return an entry as a chat message."""
     if entry.role is None:
-        return {"role": "user", "content": wrap_text(entry.content, SUMMARY)}
+        return {"role": "user", "content": wrap_summary(entry.content)}
     text = entry.content
     if entry.parts:
         text = "\n".join([part.text for part in entry.parts if isinstance(part, Text)])

@@ -29,7 +29,7 @@ from acms.prompt_types import PromptMessage, Tool
 from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS, withdraw_from_session
-from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap_text
+from acms.text.chat_messages import PER_MEDIUM, RECALLED, wrap_summary
 from acms.write.door import read_repaired
 
 try:
@@ -229,7 +229,7 @@ def _item_of_entry(entry: Entry) -> Any:
         if isinstance(part, ToolResult):
             return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
     if entry.role is None:
-        return {"role": "user", "content": wrap_text(entry.content, SUMMARY)}
+        return {"role": "user", "content": wrap_summary(entry.content)}
     return {"role": "user" if entry.role is Role.TOOL else entry.role.value, "content": entry.content}
 
 

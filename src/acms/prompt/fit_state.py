@@ -8,7 +8,7 @@ from acms.model import Role, Text
 from acms.plan.nodes import ComposedMessage, KeptEnd, MessageGroup, Piece, Scope, Truncate, Window
 from acms.ports import Codec
 from acms.prompt_types import PromptMessage, omit_repeated_dates
-from acms.text.chat_messages import SUMMARY, wrap_passage, wrap_text
+from acms.text.chat_messages import wrap_passage, wrap_summary
 
 LOWEST_RANK = "ranked lowest, and there was no room for it"
 
@@ -174,7 +174,7 @@ def compose_message(node: ComposedMessage, pieces: Sequence[Piece]) -> PromptMes
 
 def build_summary_message(text: str, role: Role) -> PromptMessage:
     """Return the text of a summary as a message, marked as a summary."""
-    return PromptMessage(role=role, parts=(Text(wrap_text(text, SUMMARY)),))
+    return PromptMessage(role=role, parts=(Text(wrap_summary(text)),))
 
 
 def sort_by_rank(pieces: Sequence[Piece]) -> list[int]:

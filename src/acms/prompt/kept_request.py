@@ -24,13 +24,14 @@ from acms.prompt.excerpts import ARROW, KNOWN_NOW, LATER, TOOL_CALL
 from acms.prompt.manifest import Manifest, Quote, Segment, Sent, Whole, Written
 from acms.prompt.manifest_writer import ACTOR, fingerprint_message, hash_payload, revive_message
 from acms.prompt_types import SEPARATOR, PromptMessage, Tool
-from acms.text.chat_messages import EXPLANATIONS, ORPHAN, RECALLED, SUMMARY
+from acms.text.chat_messages import EXPLANATIONS, ORPHAN, RECALLED, SUMMARY, SUMMARY_EXPLANATION
 
 _FRAMING_WORDS = (
     *RECALLED,
     *SUMMARY,
     *ORPHAN,
     *EXPLANATIONS,
+    SUMMARY_EXPLANATION,
     ARROW,
     f", {LATER}",
     f", {KNOWN_NOW}",

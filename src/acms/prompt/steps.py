@@ -413,7 +413,7 @@ def prompt_message_of_entry(entry: Entry, counter: str, label: str = "") -> Prom
     is written into its text.
     """
     if entry.kind is Kind.SUMMARY:
-        text = chat_messages.wrap_text(attach_label(entry.content, label), chat_messages.SUMMARY)
+        text = chat_messages.wrap_summary(attach_label(entry.content, label))
         return PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entry.id,))
     role = rendered_role(entry) or Role.USER
     name: str | None = None

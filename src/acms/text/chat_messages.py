@@ -53,6 +53,8 @@ EXPLANATIONS = (EXCERPTS, EXCERPTS_OF_TURN, EXCERPTS_AMONG, FACTS, MORE_EXCERPTS
 
 ORPHAN = ("<tool_result>\n", "\n</tool_result>")
 SUMMARY = ("<summary>\n", "\n</summary>")
+SUMMARY_EXPLANATION = "A summary in place of earlier messages. It leaves out details."
+"""First line of a summary, which tells the model what it is."""
 
 _PASSAGE = re.compile(r'<recalled source="([\w ]+)">\n(.*?)\n</recalled>(?=\n|\Z)', re.DOTALL)
 _FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
@@ -84,7 +86,7 @@ class ChatFrame:
         if name is not None:
             cost += 1 + self._cost_of_text(name if _NAME.match(name) else f"{name}: ")
         if role is None:
-            cost += self._cost_of_delimiters(SUMMARY)
+            cost += self._cost_of_delimiters(SUMMARY) + self._cost_of_text(f"{SUMMARY_EXPLANATION}\n\n")
         for part in parts:
             if isinstance(part, Media):
                 is_sent = role is Role.USER and can_send(part)
@@ -194,7 +196,7 @@ def _build_tool_message(call_id: str, output: str) -> dict[str, Json]:
 def _render_message(item: ContextItem) -> dict[str, Json]:
     """Render one item as a chat message, with its speaker in the `name` field or before the text."""
     if item.role is None:
-        return {"role": "user", "content": wrap_text(item.content, SUMMARY)}
+        return {"role": "user", "content": wrap_summary(item.content)}
     content: str | list[dict[str, Json]] | None = item.content
     if item.parts:
         if any(isinstance(part, ToolResult) for part in item.parts):
@@ -298,6 +300,11 @@ def wrap_text(text: str, delimiters: tuple[str, str]) -> str:
     """Put a text between two delimiters, with any closing delimiter inside it escaped."""
     opening, closing = delimiters
     return opening + escape_closing_mark(text, delimiters) + closing
+
+
+def wrap_summary(text: str) -> str:
+    """Put a summary between its delimiters, behind a line that says what it is."""
+    return wrap_text(f"{SUMMARY_EXPLANATION}\n\n{text}", SUMMARY)
 
 
 def escape_closing_mark(text: str, delimiters: tuple[str, str]) -> str:

@@ -51,6 +51,8 @@ SIZE_EXPONENT = 0.7
 """Exponent of its tokens by which the worth of a detail is divided, so that long ids are not punished in full."""
 MIN_LISTED_WORTH = 0.01
 """Worth from which tokens are reserved for a detail before sentences are chosen."""
+_NAMING_KINDS = frozenset(("url", "email", "path", "host", "id", "code", "name"))
+"""Kinds of details that say what a sentence is about."""
 WORDS_BEFORE, WORDS_AFTER = 5, 3
 """Numbers of words kept before and after a detail."""
 
@@ -72,7 +74,8 @@ class _Sentence:
     """A sentence that may be chosen."""
 
     __slots__ = (
-        "centrality", "line_number", "line_tokens", "mentions", "number", "occurrences", "terms", "text", "tokens"
+        "centrality", "line_number", "line_tokens", "mentions", "name", "number", "occurrences", "subject", "terms",
+        "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, number: int, line_number: int, text: str) -> None:
@@ -85,6 +88,10 @@ class _Sentence:
         #: Tokens of a line of the summary with this sentence alone.
         self.line_tokens = 0
         self.mentions: Sequence[_Mention] = ()
+        #: The last detail in it that names something, or "".
+        self.name = ""
+        #: If it names nothing, the last name before it in its message: "It has 40 rows" is about something.
+        self.subject = ""
         #: Its words without the details, as numbers: sentences that differ only in details have the same terms.
         self.terms: frozenset[int] = frozenset()
         #: Similarity to the whole conversation, in [0, 1].
@@ -110,6 +117,7 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
         if count(whole_summary) <= max_tokens:
             return whole_summary
     details = _weigh_details(lines, split.sentences)
+    _set_subjects(split)
     pieces = _choose_pieces(lines, split, max_tokens, cost)
     summary = _fit_to_limit(pieces, max_tokens, count)
     return summary or _choose_fragment(split.sentences, details, max_tokens, count)
@@ -181,6 +189,8 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
             context = contexts.find_index(blanked_text[first:last])
             mentions.append((number, first, last, 0.0))
             context_indexes.append(context)
+            if kind in _NAMING_KINDS:
+                sentence.name = name
         sentence.mentions = mentions
         contexts_by_sentence[sentence.number] = context_indexes
     idf = _measure_centrality(sentences, lines)
@@ -195,6 +205,17 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
             for (number, first, last, _), context in zip(sentence.mentions, context_indexes, strict=True)
         ]
     return list(numbers)
+
+
+def _set_subjects(split: _Split) -> None:
+    """Set the subject of each sentence that names nothing, from the sentences before it in its message."""
+    for line_number, sentences in enumerate(split.by_line):
+        last_name = ""
+        for sentence in sentences:
+            if sentence.name:
+                last_name = sentence.name
+            elif sentence.line_number == line_number:  # not a repetition of what another message said first
+                sentence.subject = last_name
 
 
 def _list_speaker_prefixes(lines: Sequence[Line]) -> set[str]:
@@ -420,8 +441,7 @@ class _Selection:
             keep = 1 - rank / len(snippets)
             order = (sentence.line_number, sentence.number, snippet.start)
             line = self._lines[sentence.line_number]
-            text = sentence.text[snippet.start : snippet.end]
-            self.pieces.append(Piece(order, line, text, snippet.tokens, keep, is_detail=True))
+            self.pieces.append(Piece(order, line, snippet.text, snippet.tokens, keep, is_detail=True))
             self.remaining -= snippet.tokens
             sentence_numbers.add(sentence.number)
         return sentence_numbers
@@ -454,7 +474,7 @@ class _Snippet(NamedTuple):
 
     sentence: _Sentence
     start: int
-    end: int
+    text: str
     tokens: int
     worth: float
 
@@ -491,8 +511,10 @@ def _build_snippets(
                 worth = max(worth, previous_worth)
             merged_spans.append((first, last, worth))
         for first, last, worth in merged_spans:
-            tokens = cost(f"; {text[first:last]}")
-            snippets.append(_Snippet(sentence, first, last, tokens, worth))
+            snippet_text = text[first:last]
+            if sentence.subject:
+                snippet_text = f"{sentence.subject}{CUT}{snippet_text}"
+            snippets.append(_Snippet(sentence, first, snippet_text, cost(f"; {snippet_text}"), worth))
     snippets.sort(key=_most_valuable_first)
     return snippets
 
@@ -509,8 +531,9 @@ def _find_best_mentions(sentences: Sequence[_Sentence], covered_details: set[int
 
 
 def _most_valuable_first(snippet: _Snippet) -> tuple[float, int, int]:
+    """Order snippets by worth for their size; of equals, such as the lines of a routine, the newest comes first."""
     worth_by_size = snippet.worth / max(1, snippet.tokens) ** SIZE_EXPONENT
-    return -worth_by_size, snippet.sentence.number, snippet.start
+    return -worth_by_size, -snippet.sentence.number, snippet.start
 
 
 def _choose_whole_sentences(

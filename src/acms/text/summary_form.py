@@ -21,7 +21,7 @@ from acms.ports import Turn
 from acms.text.changes import read_changes
 from acms.text.tokenizer import find_sentence_spans
 
-RECIPE = "extractive1"
+RECIPE = "extractive2"
 """Name of the recipe: another one writes another text."""
 CUT = " […] "
 """Marks omitted text in a marked message."""
