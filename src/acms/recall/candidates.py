@@ -500,14 +500,16 @@ def _iterate_newest_first(positions: Ints, has_markers: NDArray[np.bool_] | None
 
 
 def _rank_group(candidate: Candidate, ranking: Ranking, positions: Sequence[int]) -> Candidate:
-    """Return a unit with the relevance of its best entry, and a score that counts the tokens of all its entries.
+    """Return a unit with the score of its best entry, and with the greatest relevance of any of its entries.
 
-    Showing one entry shows the others: a tool call is short, but its answer may be long.
+    The score counts the tokens of all entries: a tool call is short, but its answer may be long.
     """
     best = max(positions, key=lambda position: (ranking.scores.with_marks[position], -position))
     (ranked_candidate,) = _score_candidates([candidate], ranking, [best])
+    position_array = np.array(positions, np.int64)
     ranked_candidate = ranked_candidate._replace(
-        distance=min(ranking.distances(np.array(positions, np.int64)))
+        distance=min(ranking.distances(position_array)),
+        relevance=float(ranking.relevances[position_array].max()),
     )
     if len(positions) > 1:
         ranked_candidate = ranked_candidate._replace(score=ranking.score_at_cost(best, candidate.tokens))

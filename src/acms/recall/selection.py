@@ -212,15 +212,15 @@ def _leaders_first(
 ) -> tuple[bool, float, bool, float, int]:
     """Return a sort key by score that puts each companion right after its leader, and kept words of the user first.
 
-    A message that holds half of the question, and could only be shown as an excerpt, competes with the excerpt's cost.
-    So does a large tool call, of which an excerpt is shown in any case.
+    What is shown as an excerpt competes with the excerpt's cost: a large tool call, and a message larger than half of
+    the budget that holds half of the question.
     """
     score = candidate.score
     is_large = candidate.tokens > budget / 2
     is_tool_group = len(candidate.costs) > 1
     if is_companion:
         score = candidate.leader_score
-    elif is_large and (is_tool_group or candidate.relevance >= HALF):
+    elif is_tool_group or (is_large and candidate.relevance >= HALF):
         most_tokens = _tool_excerpt_tokens(candidate, budget) if is_tool_group else _excerpt_tokens(budget)
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))

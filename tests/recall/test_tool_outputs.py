@@ -1,0 +1,40 @@
+"""Tool calls in a recall: a call and its result are one unit, which is as relevant as the best of its entries."""
+
+from __future__ import annotations
+
+import json
+
+from acms import ACMS, open_storage
+from tests.support.talk import session_on
+
+
+async def call_tool(session: ACMS, id: str, name: str, output: str) -> None:
+    function = {"name": name, "arguments": json.dumps({"path": "log"})}
+    await session.ingest(
+        {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": function}]}
+    )
+    await session.ingest({"role": "tool", "tool_call_id": id, "content": output})
+
+
+async def test_a_tool_call_is_as_relevant_as_its_result() -> None:
+    session = session_on(open_storage("memory://"))
+    await session.ingest("user", "The memory limit of the pump service in hall 7 was reached.")
+    await call_tool(session, "c1", "read_file", "x = 1\n" * 150 + "the limit of the pump is 3\n")
+    for number in range(40):
+        await session.ingest("user", f"Valve {number} is open.")
+    items = await session.recall("memory limit of the pump", budget=300)
+    relevances = [items.ledger.why(entry.id).relevance for entry in (await session.entries())[:3]]
+    assert relevances[0] == 1
+    assert relevances[1] == relevances[2] > 0.3
+
+
+async def test_a_long_output_competes_with_the_cost_of_the_excerpt_that_is_shown() -> None:
+    session = session_on(open_storage("memory://"))
+    noise = "\n".join(f"tests/test_{number}.py .......... [{number}%]" for number in range(60))
+    for number in range(80):
+        failure = "\nFAILED tests/test_pump.py - AssertionError: 812 is not below 300" if number == 12 else ""
+        await call_tool(session, f"c{number}", "run_tests", noise + failure)
+        await session.ingest("user", f"Does the assertion in module {number} hold below 300?")
+        await session.ingest("assistant", f"The assertion in module {number} holds.")
+    items = await session.recall("Which assertion failed?", budget=2_400)
+    assert "812 is not below 300" in items.text()
