@@ -2,7 +2,7 @@
 
 Nothing is deleted, and past versions read as before. Messages can be appended during a compaction. The chosen entries
 are checked again before the summary is appended: while all of them are active, the same text is used, so a model is
-never called twice for one stretch (rule 1.4).
+never called twice for the same entries (rule 1.4).
 """
 
 from __future__ import annotations
@@ -16,8 +16,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from acms.compaction import span
-from acms.compaction.span import Outdated, Stretch
+from acms.compaction.plan import (
+    CompactionPlan,
+    Outdated,
+    chunk_turns,
+    complete_summary,
+    is_plan_current,
+    is_worthwhile,
+    plan_compaction,
+    subtract_spans,
+    turns_of_entries,
+)
 from acms.config import ACMSConfig
 from acms.errors import (
     ACMSError,
@@ -67,7 +76,7 @@ from acms.privacy.modes import privacy_of_sources
 from acms.privacy.redactor import OPEN, Redactor, create_redaction_stage
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
-from acms.text.summary_form import LEAST, sanitize_summary
+from acms.text.summary_form import MIN_SUMMARY_TOKENS, sanitize_summary
 from acms.write.rewrite import append_undo, is_undone_by, refuse_expired, superseded_error, undo_merge
 
 if TYPE_CHECKING:
@@ -270,7 +279,7 @@ async def expand_summary(
     replacements_before = Replacements(replacing_before)
     entries: list[Entry] = []
     for first, last in summary.replaces:
-        entries += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
+        entries += await storage.read(context, at=last, after=first - 1, kinds=read.CONVERSATION_KINDS)
     versions = {entry.version for entry in entries}
     active_before = in_force.effective_sequence(entries, replacements_before)
     # The replacements add the active edits and summaries of the whole log: only those of the spans belong here.
@@ -344,7 +353,7 @@ def make_compaction_handler(
 
 
 async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
-    """Choose the stretch of entries to summarise, write its summary and append it; return the outcome of the job.
+    """Choose the entries to summarise, write their summary and append it; return the outcome of the job.
 
     The outcome is None if the append has ended the job. With a retention, the append also enqueues a job that expires
     the summarized messages.
@@ -352,21 +361,26 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
     replacements = await read.replacements_at(storage, context, head, head.version)
-    entries = await read.read_stretches(storage, context, replacements, head.version)
+    entries = await read.read_conversation(storage, context, replacements, head.version)
     outdated = await _find_outdated(storage, head, replacements)
     choose = partial(
-        _choose_stretch, entries, replacements, work, outdated, force=bool(lease.job.payload.get("force"))
+        _plan_due_compaction,
+        entries,
+        replacements,
+        work,
+        outdated,
+        force=bool(lease.job.payload.get("force")),
     )
     # For a longer log the choice takes milliseconds, which must not block the event loop.
-    stretch = await asyncio.to_thread(choose) if len(entries) > 1_000 else choose()
-    if isinstance(stretch, str):  # there is nothing to summarise: this is the reason
-        return Done(reason=stretch)
-    messages = await read.messages_behind(storage, context, head, stretch.entries)
+    plan = await asyncio.to_thread(choose) if len(entries) > 1_000 else choose()
+    if isinstance(plan, str):  # there is nothing to summarise: this is the reason
+        return Done(reason=plan)
+    messages = await read.messages_behind(storage, context, head, plan.entries)
     if not messages:  # all were retracted since they were summarised: end their summaries
-        return await _append_summary(work, lease, stretch, messages, _build_retraction(stretch), head, ())
-    draft = await _build_summary(work, lease, stretch, messages)
+        return await _append_summary(work, lease, plan, messages, _build_retraction(plan), head, ())
+    draft = await _build_summary(work, lease, plan, messages)
     jobs = await _draft_expiry_jobs(work, lease, head)
-    return await _append_summary(work, lease, stretch, messages, draft, head, jobs)
+    return await _append_summary(work, lease, plan, messages, draft, head, jobs)
 
 
 async def _draft_expiry_jobs(work: _Work, lease: Lease, head: Head) -> tuple[JobDraft, ...]:
@@ -393,7 +407,7 @@ async def _find_outdated(storage: StorageBackend, head: Head, replacements: Repl
         changes = replacements.changes(summary)
         if not changes:
             continue
-        spans = span.subtract_spans(summary.replaces, changes)
+        spans = subtract_spans(summary.replaces, changes)
         renewed = replace(summary, replaces=spans)
         behind = await read.messages_behind(storage, head.context, head, [renewed])
         if behind == (renewed,):  # retention has deleted its messages: only the summary still has the text
@@ -403,70 +417,78 @@ async def _find_outdated(storage: StorageBackend, head: Head, replacements: Repl
     return Outdated(remaining_spans, unrenewable)
 
 
-def _choose_stretch(
+def _plan_due_compaction(
     entries: Sequence[Entry], replacements: Replacements, work: _Work, outdated: Outdated, *, force: bool
-) -> Stretch | str:
-    """Return the stretch to summarise, or the reason why there is none.
+) -> CompactionPlan | str:
+    """Return the plan of a compaction, or the reason why there is none.
 
-    With `force`, which means that a caller requested the compaction, it may free any number of tokens. Otherwise a
-    stretch that frees too little is reduced to its outdated summaries.
+    With `force`, which means that a caller requested the compaction, it may free any number of tokens. Otherwise a plan
+    that frees too little is reduced to its outdated summaries.
     """
     groups = in_force.fold_atomic_groups(in_force.effective_sequence(entries, replacements), whole=True)
-    stretch = span.choose_stretch(groups, work.policy, outdated)
-    if force or isinstance(stretch, str):
-        return stretch
+    plan = plan_compaction(groups, work.policy, outdated)
+    if force or isinstance(plan, str):
+        return plan
     total_tokens = max((entry.total for entry in entries), default=0)
-    if span.is_worthwhile(work.policy, stretch, total_tokens):
-        return stretch
-    if stretch.renews:
-        return span.choose_stretch(groups, work.policy, outdated, messages=False)
+    if is_worthwhile(work.policy, plan, total_tokens):
+        return plan
+    if plan.renews:
+        return plan_compaction(groups, work.policy, outdated, messages=False)
     return "the log is short enough again, or a summary would free too little"
 
 
-async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, messages: Sequence[Entry]) -> Draft:
-    """Write the summary of a stretch from the messages behind it; return its draft, with statistics as data."""
-    text, coverage = await summarize_stretch(work, stretch, messages)
+async def _build_summary(work: _Work, lease: Lease, plan: CompactionPlan, messages: Sequence[Entry]) -> Draft:
+    """Write a summary of the messages behind the planned entries; return its draft, with statistics as data."""
+    redacted = work.redactor.redact_entries(messages)
+    text, coverage = await shorten_turns(
+        work.summarizer,
+        turns_of_entries(redacted),
+        limit=plan.limit,
+        below=max(plan.tokens, plan.limit + 1),  # a renewed summary may keep its length
+        counter=work.counter,
+        uses_model=work.uses_model,
+    )
     tokens = work.counter.count(text)
-    lost = await asyncio.to_thread(_find_lost, work.redactor.redact_entries(messages), text)
+    lost = await asyncio.to_thread(_find_lost, redacted, text)
     data: dict[str, Json] = {
         "job": lease.job.id,
         "policy": work.policy.to_json(),
-        "before": stretch.active_tokens,
-        "after": stretch.active_tokens - stretch.tokens + tokens,
-        "preserved": stretch.preserved,
-        "removed": len(stretch.entries),
+        "before": plan.active_tokens,
+        "after": plan.active_tokens - plan.tokens + tokens,
+        "preserved": plan.preserved,
+        "removed": len(plan.entries),
         "summarizer": requests.model_name(work.summarizer),
         "coverage": coverage,
-        "level": stretch.level,
+        "level": plan.level,
         "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
         trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
         summary_levels.LEVELS: summary_levels.to_json(await build_levels(work, text, tokens)),
         in_force.ASKED: bool(lease.job.payload.get("force")),
     }
-    if stretch.renews:
-        data[RENEWS] = list(stretch.renews)
+    if plan.renews:
+        data[RENEWS] = list(plan.renews)
     return Draft(
         kind=Kind.SUMMARY,
         content=text,
         created_at=datetime.now(UTC),
         tokens=tokens,
         origin=Origin.DERIVED,
-        privacy=privacy_of_sources(stretch.entries),
-        covers=stretch.covers,
-        replaces=stretch.spans,
+        privacy=privacy_of_sources(plan.entries),
+        covers=plan.covers,
+        replaces=plan.spans,
         data=data,
     )
 
 
-def _build_retraction(stretch: Stretch) -> Draft:
+def _build_retraction(plan: CompactionPlan) -> Draft:
     """Draft a retraction of summaries whose entries were all retracted."""
     return Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
         origin=Origin.DERIVED,
-        replaces=stretch.spans,
-        sources=tuple(entry.id for entry in stretch.entries),
-        data={"reason": "emptied", "after": stretch.active_tokens - stretch.tokens},
+        replaces=plan.spans,
+        sources=tuple(entry.id for entry in plan.entries),
+        data={"reason": "emptied", "after": plan.active_tokens - plan.tokens},
     )
 
 
@@ -479,13 +501,13 @@ def _find_lost(messages: Sequence[Entry], text: str) -> Lost:
 async def _append_summary(
     work: _Work,
     lease: Lease,
-    stretch: Stretch,
+    plan: CompactionPlan,
     messages: Sequence[Entry],
     draft: Draft,
     head: Head,
     jobs: tuple[JobDraft, ...],
 ) -> Done | Retry | Failed | None:
-    """Append a draft that replaces a stretch, with retries after conflicts; return the outcome of the job.
+    """Append a draft that replaces the planned entries, with retries after conflicts; return the outcome of the job.
 
     The outcome is None if the append has ended the job. If the entries that it replaces were rewritten meanwhile, the
     job is retried; if they were erased, it fails.
@@ -496,7 +518,7 @@ async def _append_summary(
         append = Append(context=context, drafts=(draft,), expect=expect, jobs=jobs, finish=lease)
         (result,) = await storage.append([append])
         if isinstance(result, Receipt):
-            _emit_compacted(work, result, stretch, draft)
+            _emit_compacted(work, result, plan, draft)
             return None
         # Of the conflicts, only a concurrent rewrite is worth another attempt.
         is_final = isinstance(result, LeaseLostError | IdempotencyMismatchError)
@@ -505,14 +527,14 @@ async def _append_summary(
         previous_rewrites = head.rewrites
         head = await storage.head(context)
         replacements = await read.replacements_at(storage, context, head, head.version)
-        current = await storage.get(_list_ids(stretch.entries))
+        current = await storage.get(_list_ids(plan.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="the entries to be summarized were erased or have expired", cancelled=True)
-        is_active = span.is_stretch_active(stretch, replacements, current)
-        current_messages = await read.messages_behind(storage, context, head, stretch.entries)
+        is_active = is_plan_current(plan, replacements, current)
+        current_messages = await read.messages_behind(storage, context, head, plan.entries)
         has_same_messages = _list_ids(current_messages) == _list_ids(messages)
         outdated = await _find_outdated(storage, head, replacements)
-        has_new_outdated = not outdated.remaining_spans.keys() <= set(_list_ids(stretch.entries))
+        has_new_outdated = not outdated.remaining_spans.keys() <= set(_list_ids(plan.entries))
         if not is_active or not has_same_messages or has_new_outdated:
             return Retry(error="the entries to be summarized were rewritten", not_before=datetime.now(UTC))
         if head.rewrites == previous_rewrites:
@@ -523,36 +545,22 @@ def _list_ids(entries: Iterable[Entry]) -> list[str]:
     return [entry.id for entry in entries]
 
 
-def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
+def _emit_compacted(work: _Work, receipt: Receipt, plan: CompactionPlan, draft: Draft) -> None:
     """Report a compaction in the log of the process, and as an event."""
     version = receipt.versions[0]
-    log_event(
-        logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries)
-    )
+    log_event(logging.INFO, "compacted", context=work.context.id, version=version, removed=len(plan.entries))
     event = Compacted(
         context_id=work.context.id,
         version=version,
-        first=stretch.covers[0],
-        last=stretch.covers[1],
-        tokens_before=stretch.active_tokens,
+        first=plan.covers[0],
+        last=plan.covers[1],
+        tokens_before=plan.active_tokens,
         tokens_after=int(draft.data["after"]),
     )
     emit_event(work.config.on_event, event)
 
 
 # ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[Entry]) -> tuple[str, float]:
-    """Write the text of a summary; return it, and the share of the messages' characters that the summarizer read."""
-    return await shorten_turns(
-        work.summarizer,
-        span.turns_of_entries(work.redactor.redact_entries(messages)),
-        limit=stretch.limit,
-        below=max(stretch.tokens, stretch.limit + 1),  # a renewed summary may keep its length
-        counter=work.counter,
-        uses_model=work.uses_model,
-    )
 
 
 async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
@@ -563,7 +571,7 @@ async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
     the text.
     """
     limits: list[int] = []
-    limit = max(LEAST, work.policy.smallest_prompt // 10)
+    limit = max(MIN_SUMMARY_TOKENS, work.policy.smallest_prompt // 10)
     while 2 * limit <= tokens:
         limits.append(limit)
         limit *= 2
@@ -636,7 +644,7 @@ async def shorten_turns(
     if counter.count(text) >= below:
         raise call.build_error("its summary is no shorter than its input")
     if uses_model:
-        text = await asyncio.to_thread(span.complete_summary, text, turns, limit, counter.count)
+        text = await asyncio.to_thread(complete_summary, text, turns, limit, counter.count)
     if not text:
         raise call.build_error("nothing of its summary fits")
     return text, coverage
@@ -662,7 +670,7 @@ class _Call:
         if window is None:
             return [tuple(turns)]
         max_tokens = max(1, window - limit - 64)  # a provider adds up to 64 tokens of text around a part
-        return await asyncio.to_thread(span.chunk_turns, turns, max_tokens, self.counter)
+        return await asyncio.to_thread(chunk_turns, turns, max_tokens, self.counter)
 
     async def summarize(self, parts: Sequence[tuple[Turn, ...]], limit: int) -> AsyncIterator[str]:
         """Yield a summary of each part; the `limit` tokens are shared in proportion to the characters of the parts."""
@@ -670,7 +678,7 @@ class _Call:
         for part in parts:
             max_tokens = limit
             if len(parts) > 1:
-                max_tokens = max(LEAST, limit * _count_characters(part) // total)
+                max_tokens = max(MIN_SUMMARY_TOKENS, limit * _count_characters(part) // total)
             request = SummaryRequest(turns=part, max_tokens=max_tokens, counter=self.counter)
             try:
                 text = await self.summarizer.summarize(request)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from acms.compaction import span
+from acms.compaction.plan import spans_of_entries
 from acms.log import in_force, read, trust
 from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
 from acms.log.foreign import EXTRA_FIELDS
@@ -159,13 +159,13 @@ async def _build_summary(
         if shared.known.find_by_key(message.key) is not None:
             return None  # it was stored when there were no entries to replace
     replacements = await read.replacements_at(storage, context, head, head.version)
-    entries = await read.read_stretches(storage, context, replacements, head.version)
+    entries = await read.read_conversation(storage, context, replacements, head.version)
     active = in_force.effective_sequence(entries, replacements)
     covered = _select_covered(active)
     if not covered:
         return None
     messages = await read.messages_behind(storage, context, head, covered)
-    spans = span.spans_of_entries(covered)
+    spans = spans_of_entries(covered)
     return replace(
         summary,
         privacy=privacy_of_sources(covered) if message.privacy is Privacy.ALLOW else message.privacy,

@@ -45,7 +45,7 @@ from acms.ports import Progress, StorageBackend
 from acms.results import Erasure, Remaining
 from acms.storage.append_rules import split_segments
 from acms.storage.sessions import count_erased
-from acms.storage.traces import LEAST
+from acms.storage.traces import MIN_TEXT_BYTES
 
 T = TypeVar("T")
 RemainingKind = Literal["source", "statement", "copy"]
@@ -490,7 +490,7 @@ class _Erasing:
         """
         blanked: dict[tuple[str, object], Entry] = {}
         for entry in self._blanked_messages:
-            if len(entry.content.encode()) >= LEAST:  # shorter texts are equal by chance
+            if len(entry.content.encode()) >= MIN_TEXT_BYTES:  # shorter texts are equal by chance
                 blanked[entry.content, entry.created_at] = entry
                 if entry.key is not None:
                     blanked[entry.content, entry.key] = entry

@@ -21,7 +21,7 @@ from acms.nouns import episode_id
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.results import Episode, resolve_speaker
-from acms.text.summary_form import LEAST, SHORTER, sanitize_summary
+from acms.text.summary_form import MIN_SUMMARY_TOKENS, SUMMARY_DIVISOR, sanitize_summary
 from acms.text.tokenizer import split_words
 from acms.write.episodes import build_episodes, is_mark
 
@@ -316,7 +316,7 @@ def build_seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
 
 def limit_summary_tokens(tokens: int) -> int:
     """Return the maximum tokens of a summary of a text that has `tokens`."""
-    return max(LEAST, tokens // SHORTER)
+    return max(MIN_SUMMARY_TOKENS, tokens // SUMMARY_DIVISOR)
 
 
 def draft_mark(

@@ -16,7 +16,7 @@ from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, Span, State
 from acms.ports import StorageBackend
 
-SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
+CONVERSATION_KINDS = (Kind.MESSAGE, Kind.SUMMARY)
 """Kinds of entries that are part of the conversation."""
 
 
@@ -111,13 +111,13 @@ def _message_ends(
     return periods
 
 
-async def read_stretches(
+async def read_conversation(
     storage: StorageBackend, context: str, replacements: Replacements, version: int
 ) -> list[Entry]:
     """Read the messages and summaries of a log up to a version, without the long inactive runs."""
     entries: list[Entry] = []
     for first, last in replacements.spans_to_read(version):
-        entries += await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
+        entries += await storage.read(context, at=last, after=first - 1, kinds=CONVERSATION_KINDS)
     return entries
 
 
@@ -147,7 +147,9 @@ async def read_active_sequence(
     version = version_of(head, at)
     replacements = await replacements_at(storage, context, head, version)
     if newest is None:
-        return effective_sequence(await read_stretches(storage, context, replacements, version), replacements)
+        return effective_sequence(
+            await read_conversation(storage, context, replacements, version), replacements
+        )
     size = newest + 16  # some of the newest entries may be inactive
     while True:
         entries = await storage.read(context, at=version, newest=size)
@@ -184,7 +186,7 @@ async def _expand_summary(
     """Return the active messages that a summary replaced, or the summary if one of them has lost its content."""
     messages: list[Entry] = []
     for first, last in summary.replaces:
-        rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
+        rows = await storage.read(context, at=last, after=first - 1, kinds=CONVERSATION_KINDS)
         messages += [row for row in rows if row.kind is Kind.MESSAGE]
     for message in messages:
         if message.state is not State.LIVE and replacements.replaced_by(message.version) is None:
@@ -200,7 +202,7 @@ async def count_active(
     """Count the active messages at a version, and the tokens of these and of the active summaries."""
     if head.epoch:  # an entry of the fork tree lost its content, and only reading the entries shows which
         sequence = effective_sequence(
-            await read_stretches(storage, context, replacements, version), replacements
+            await read_conversation(storage, context, replacements, version), replacements
         )
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)

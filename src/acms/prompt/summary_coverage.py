@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TypeGuard
 
-from acms.compaction import span
+from acms.compaction.plan import turns_of_entries
 from acms.log.encoding import parts_to_json
 from acms.log.trust import LEADING
 from acms.log.validation import canonical_text
@@ -280,7 +280,7 @@ def turns_of_groups(
         for message in group.messages:
             known_entries = [entries[id] for id in message.sources if id in entries]
             if known_entries and len(known_entries) == len(message.sources):
-                turns += span.turns_of_entries(known_entries)
+                turns += turns_of_entries(known_entries)
                 continue
             text = canonical_text(message.parts)
             if text.strip():

@@ -17,7 +17,7 @@ from acms.log.in_force import (
     fold_atomic_groups,
     rendered_role,
 )
-from acms.log.read import SHOWN, read_stretches, replacements_at, version_of
+from acms.log.read import CONVERSATION_KINDS, read_conversation, replacements_at, version_of
 from acms.log.trust import LEADING, is_instruction
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Entry, Head, Kind, Role, Source
@@ -87,7 +87,7 @@ async def gather_all(
     head = await storage.head(context)
     version = version_of(head, at)
     replacements = await replacements_at(storage, context, head, version)
-    entries = await read_stretches(storage, context, replacements, version)
+    entries = await read_conversation(storage, context, replacements, version)
     groups = await _fold_entries(entries, replacements, redactor)
     return _build_span(head, version, entries, replacements, groups, 0, redactor)
 
@@ -324,7 +324,7 @@ async def load_instructions(
         return span.units[: count_leading_groups(span, LEADING)]
     size = 16
     while True:
-        entries = await storage.read(span.context, at=span.version, kinds=SHOWN, limit=size)
+        entries = await storage.read(span.context, at=span.version, kinds=CONVERSATION_KINDS, limit=size)
         sequence = effective_sequence(entries, span.replacements)
         if entries:
             last = entries[-1].version

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # loaded when something is looked for
 
 PIECE = 64
 """Bytes of a piece; of a longer text no 127 bytes in a row can be there unnoticed."""
-LEAST = 8
+MIN_TEXT_BYTES = 8
 """Bytes of the shortest text that is looked for: a shorter one is found by chance."""
 
 _BITS = 22
@@ -36,7 +36,9 @@ class Traces:
             for form in iter_text_forms(text):
                 # Pieces are looked up by their first eight bytes, as a number.
                 for piece in _split_pieces(form):
-                    self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
+                    self._pieces.setdefault(int.from_bytes(piece[:MIN_TEXT_BYTES], "little"), set()).add(
+                        piece
+                    )
         self._starts = np.array(sorted(self._pieces), np.uint64)
         #: By the hash of eight bytes: whether a piece may begin with them.
         self._table = np.zeros(1 << _BITS, np.bool_)
@@ -60,11 +62,11 @@ class Traces:
         import numpy as np
 
         first_positions: dict[bytes, int] = {}
-        for shift in range(min(LEAST, len(data) - LEAST + 1)):
-            words = np.frombuffer(data, "<u8", (len(data) - shift) // LEAST, shift)
+        for shift in range(min(MIN_TEXT_BYTES, len(data) - MIN_TEXT_BYTES + 1)):
+            words = np.frombuffer(data, "<u8", (len(data) - shift) // MIN_TEXT_BYTES, shift)
             candidates = np.flatnonzero(self._table[self._hash_words(words)])
             for word in candidates[np.isin(words[candidates], self._starts)].tolist():
-                start = shift + word * LEAST
+                start = shift + word * MIN_TEXT_BYTES
                 for piece in self._pieces[int(words[word])]:
                     if data.startswith(piece, start):
                         first_positions[piece] = min(first_positions.get(piece, start), start)
@@ -96,7 +98,7 @@ def find_repeating_values(values: Iterable[tuple[str, str]], texts: Iterable[byt
 
 def _split_pieces(text: bytes) -> Iterator[bytes]:
     """Yield the pieces of a text by which it is found; the last one overlaps the one before it."""
-    if len(text) < LEAST:
+    if len(text) < MIN_TEXT_BYTES:
         return
     for start in range(0, len(text), PIECE):
         piece = text[start : start + PIECE]

@@ -25,9 +25,9 @@ RECIPE = "extractive2"
 """Name of the recipe: another one writes another text."""
 CUT = " […] "
 """Marks omitted text in a marked message."""
-SHORTER = 5
+SUMMARY_DIVISOR = 5
 """By default a summary takes one part in this many of the tokens that it replaces."""
-LEAST = 48
+MIN_SUMMARY_TOKENS = 48
 """Tokens a summary may always have: less says nothing."""
 
 CHANGE = "change"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
 from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_merge_record
-from acms.log.read import SHOWN, replacements_at
+from acms.log.read import CONVERSATION_KINDS, replacements_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
@@ -139,7 +139,7 @@ async def _collect_affected(
         affected[entry.version] = entry
         affected[current.version] = current
         for first, last in entry.replaces:
-            rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
+            rows = await storage.read(context, at=last, after=first - 1, kinds=CONVERSATION_KINDS)
             waiting += [row for row in rows if row.kind is Kind.SUMMARY or not row.replaces]
     return [affected[version] for version in sorted(affected)]
 
@@ -204,7 +204,7 @@ async def refuse_expired(
     """Raise `ExpiredError` if undoing some entries would restore an entry whose content has expired."""
     for entry in entries:
         for first, last in entry.replaces:
-            for replaced in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
+            for replaced in await storage.read(context, at=last, after=first - 1, kinds=CONVERSATION_KINDS):
                 is_restored = replacements.replaced_by(replaced.version) == entry.version
                 if replaced.state is State.EXPIRED and is_restored:
                     raise ExpiredError(

@@ -1,4 +1,4 @@
-"""Compaction spans: the part of a log that a summary replaces, and the length of that summary.
+"""Plan a compaction: which entries of a log a summary replaces, and how long it may be.
 
 Pure functions, independent of the summarizer. The newest messages stay, a tool group is never split, and leading
 instructions are never summarised. Marked messages and later instructions stay unchanged while they are few; otherwise
@@ -19,7 +19,7 @@ from acms.plan.prefix_cache import SLACK, grid_step
 from acms.ports import TokenCounter, Turn
 from acms.prompt_types import prefix_speaker
 from acms.results import resolve_speaker
-from acms.text.summary_form import LEAST, SHORTER
+from acms.text.summary_form import MIN_SUMMARY_TOKENS, SUMMARY_DIVISOR
 from acms.text.tokenizer import find_sentence_spans
 
 INSTRUCTION = "instruction"
@@ -27,8 +27,8 @@ INSTRUCTION = "instruction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """The entries that one summary will replace."""
+class CompactionPlan:
+    """The entries that one summary will replace, and the statistics of the compaction."""
 
     #: Messages and earlier summaries, in reading order.
     entries: tuple[Entry, ...]
@@ -53,7 +53,7 @@ class Stretch:
         return self.spans[0][0], self.spans[-1][1]
 
 
-def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total_tokens: int) -> bool:
+def is_worthwhile(policy: CompactionPolicy, plan: CompactionPlan, total_tokens: int) -> bool:
     """Return whether the log is still too long and a compaction frees enough tokens.
 
     `total_tokens` are those of all messages of the log. A compaction changes every prompt from its position on, so it
@@ -61,12 +61,12 @@ def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total_tokens: int)
     from the next window on, where their start moves anyway.
     """
     budget = policy.budget or 0
-    if not is_compaction_due(policy, stretch.active_tokens, stretch.active_tokens):
+    if not is_compaction_due(policy, plan.active_tokens, plan.active_tokens):
         return False
     window = grid_step(budget, SLACK)
     is_last_quarter = total_tokens % window >= 0.75 * window
     required_share = 0.2 if is_last_quarter else 0.4
-    return stretch.tokens - stretch.limit >= required_share * budget
+    return plan.tokens - plan.limit >= required_share * budget
 
 
 class Outdated(NamedTuple):
@@ -102,10 +102,10 @@ class _Group(NamedTuple):
         return anchor_version(self.entries[-1]), self.entries[-1].version
 
 
-def choose_stretch(
+def plan_compaction(
     active: EntryGroups, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
-) -> Stretch | str:
-    """Choose the active entries to summarise; return them as a stretch, or the reason why no summary is worthwhile.
+) -> CompactionPlan | str:
+    """Choose the active entries to summarise; return the plan, or the reason why no summary is worthwhile.
 
     An outdated summary is always included, together with the summaries after it. With `messages=False` only summaries
     are included. A tool call without an answer is left out: its answer may still come.
@@ -117,7 +117,7 @@ def choose_stretch(
     summaries = [group for group in older if group.is_summary]
     message_groups = [group for group in older if messages and not group.is_summary]
     message_tokens, summary_tokens = _count_tokens(message_groups), _count_tokens(summaries)
-    merged = _select_merged(summaries, policy, message_tokens, summary_tokens, outdated)
+    merged = _select_summaries_to_merge(summaries, policy, message_tokens, summary_tokens, outdated)
     chosen_ids = {group.first.id for group in (*message_groups, *merged)}
     chosen = [group for group in older if group.first.id in chosen_ids]
     entries = _collect_entries(chosen, outdated)
@@ -126,19 +126,19 @@ def choose_stretch(
     merged_tokens = _count_tokens(merged)
     limit = _compute_limit(
         policy,
-        message_tokens - quoted_tokens,
-        quoted_tokens,
-        merged_tokens,
-        summary_tokens - merged_tokens,
+        new=message_tokens - quoted_tokens,
+        quoted=quoted_tokens,
+        merged=merged_tokens,
+        staying=summary_tokens - merged_tokens,
     )
     tokens = message_tokens + merged_tokens
-    if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
+    if not renews and (len(entries) < 2 or tokens <= limit + MIN_SUMMARY_TOKENS // 2):
         return (
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
             f"{limit}: the newest {len(groups) - tail_start} stay, and a few marked messages and instructions"
         )
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
-    return Stretch(
+    return CompactionPlan(
         entries=tuple(entries),
         spans=spans_of_entries(entries),
         active_tokens=active_tokens,
@@ -225,7 +225,7 @@ def _select_older(
     return selected[::-1]
 
 
-def _select_merged(
+def _select_summaries_to_merge(
     summaries: Sequence[_Group],
     policy: CompactionPolicy,
     message_tokens: int,
@@ -239,7 +239,7 @@ def _select_merged(
     """
     exceeds_budget = False
     if policy.budget is not None:
-        expected_tokens = summary_tokens + message_tokens // SHORTER
+        expected_tokens = summary_tokens + message_tokens // SUMMARY_DIVISOR
         exceeds_budget = expected_tokens > _budget_for_summaries(policy.budget)
     # A single summary, without new messages, would only be summarised again.
     has_something_to_merge = len(summaries) > 1 or message_tokens > 0
@@ -261,18 +261,18 @@ def _is_verbatim(entry: Entry) -> bool:
     return bool(entry.markers) or is_instruction(entry)
 
 
-def _compute_limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int) -> int:
+def _compute_limit(policy: CompactionPolicy, *, new: int, quoted: int, merged: int, staying: int) -> int:
     """Return the token limit of a summary, from the tokens of its sources.
 
     These are new messages, quoted messages and merged summaries; `staying` are the tokens of summaries that stay.
     """
     if policy.summary_tokens is not None:
         return policy.summary_tokens
-    limit = new // SHORTER + quoted // 2 + merged
+    limit = new // SUMMARY_DIVISOR + quoted // 2 + merged
     if policy.budget is not None:
         remaining = _budget_for_summaries(policy.budget) - staying
         limit = min(limit, max(remaining, policy.budget // 16))
-    return max(LEAST, limit)
+    return max(MIN_SUMMARY_TOKENS, limit)
 
 
 def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
@@ -306,9 +306,11 @@ def subtract_spans(spans: Iterable[Span], removed: Sequence[tuple[int, int, int]
     return tuple(remaining)
 
 
-def is_stretch_active(stretch: Stretch, replacements: Replacements, current: Iterable[Entry | None]) -> bool:
-    """Return whether all entries of a stretch are still active and have content; `current` are the stored entries."""
-    for chosen, stored in zip(stretch.entries, current, strict=True):
+def is_plan_current(
+    plan: CompactionPlan, replacements: Replacements, current: Iterable[Entry | None]
+) -> bool:
+    """Return whether all entries of a plan are still active and have content; `current` are the stored entries."""
+    for chosen, stored in zip(plan.entries, current, strict=True):
         is_unchanged = stored is not None and stored.state is chosen.state
         if not is_unchanged or replacements.replaced_by(chosen.version) is not None:
             return False

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import CompactionPolicy, Entry, Kind, Privacy, Role
-from acms.compaction import span
-from acms.compaction.span import Stretch, choose_stretch, is_compaction_due, is_worthwhile
+from acms.compaction import plan
+from acms.compaction.plan import CompactionPlan, is_compaction_due, is_worthwhile, plan_compaction
 from acms.log.in_force import EntryGroups, Replacements, effective_sequence, fold_atomic_groups
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
@@ -40,13 +40,13 @@ def make_log(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
     return log
 
 
-def choose_from_log(log: Log, **policy: object) -> Stretch:
-    found = choose_stretch(folded_units(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
-    assert isinstance(found, Stretch), found
+def choose_from_log(log: Log, **policy: object) -> CompactionPlan:
+    found = plan_compaction(folded_units(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
+    assert isinstance(found, CompactionPlan), found
     return found
 
 
-def stretch_versions(found: Stretch) -> list[int]:
+def planned_versions(found: CompactionPlan) -> list[int]:
     return [one.version for one in found.entries]
 
 
@@ -108,7 +108,7 @@ def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them()
 
 def test_everything_but_the_newest_messages_is_summarised() -> None:
     found = choose_from_log(make_log(30))
-    assert stretch_versions(found) == list(range(1, 21))
+    assert planned_versions(found) == list(range(1, 21))
     assert found.spans == ((1, 20),)
     assert found.covers == (1, 20)
     assert (found.active_tokens, found.tokens, found.preserved, found.level) == (600, 400, 10, 1)
@@ -117,7 +117,7 @@ def test_everything_but_the_newest_messages_is_summarised() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 11])
 def test_a_short_log_is_left_alone(count: int) -> None:
-    assert isinstance(choose_stretch(folded_units(make_log(count)), CompactionPolicy()), str)
+    assert isinstance(plan_compaction(folded_units(make_log(count)), CompactionPolicy()), str)
 
 
 def test_leading_instructions_are_never_summarised() -> None:
@@ -126,19 +126,19 @@ def test_leading_instructions_are_never_summarised() -> None:
     log.say("developer", "never drop a table " * 5)
     for n in range(30):
         log.say("user", f"message {n} " * 8)
-    assert stretch_versions(choose_from_log(log))[0] == 3
+    assert planned_versions(choose_from_log(log))[0] == 3
 
 
 def test_marked_messages_stay_while_they_are_few() -> None:
     found = choose_from_log(make_log(40, marked=(3, 9)))
-    assert 3 not in stretch_versions(found)
-    assert 9 not in stretch_versions(found)
+    assert 3 not in planned_versions(found)
+    assert 9 not in planned_versions(found)
     assert found.spans == ((1, 2), (4, 8), (10, 30))
 
 
 def test_of_many_marked_messages_the_oldest_are_summarised() -> None:
     found = choose_from_log(make_log(40, marked=range(1, 31)))
-    assert stretch_versions(found) == list(
+    assert planned_versions(found) == list(
         range(1, 21)
     )  # a quarter of 800 tokens stays: the ten newest of them
 
@@ -146,7 +146,7 @@ def test_of_many_marked_messages_the_oldest_are_summarised() -> None:
 def test_the_open_group_at_the_end_stays() -> None:
     log = make_log(30)
     call = log.say("assistant", "looking", calls=["x"])
-    assert call.version not in stretch_versions(choose_from_log(log, preserve_recent_count=0))
+    assert call.version not in planned_versions(choose_from_log(log, preserve_recent_count=0))
 
 
 def test_a_call_without_an_answer_stays_and_what_is_around_it_is_summarised() -> None:
@@ -156,7 +156,7 @@ def test_a_call_without_an_answer_stays_and_what_is_around_it_is_summarised() ->
     for n in range(30):
         log.say("user", f"message {n} " * 8)
     found = choose_from_log(log)
-    assert not {call.version, half.version} & set(stretch_versions(found))
+    assert not {call.version, half.version} & set(planned_versions(found))
     assert found.spans == ((1, 5), (8, 27))
     assert found.preserved == 12
 
@@ -182,8 +182,8 @@ def test_an_answer_is_shown_with_its_call_however_late_it_comes(
             answer = log.say("tool", f"of {call}", answers=call)
             others = [unit for unit in before if unit != (call_version(log, answer),)]
             assert log.shown() == [*others, (call_version(log, answer), answer.version)]
-        found = choose_stretch(folded_units(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
-        if isinstance(found, Stretch):
+        found = plan_compaction(folded_units(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
+        if isinstance(found, CompactionPlan):
             summed_up(log, found)
 
 
@@ -195,8 +195,8 @@ def test_an_edit_goes_with_what_it_replaced() -> None:
     log = make_log(30)
     edit = log.edit(4, "corrected text")
     found = choose_from_log(log)
-    assert edit.version in stretch_versions(found)
-    assert 4 not in stretch_versions(found)
+    assert edit.version in planned_versions(found)
+    assert 4 not in planned_versions(found)
     assert found.spans == ((1, 20), (31, 31))
 
 
@@ -211,7 +211,7 @@ def test_facts_and_retractions_between_are_never_replaced() -> None:
     assert {fact.version, taken_back.version, 2}.isdisjoint(covered)
 
 
-def summed_up(log: Log, found: Stretch, content: str = "short summary") -> Entry:
+def summed_up(log: Log, found: CompactionPlan, content: str = "short summary") -> Entry:
     made = log.summarise(*found.spans, content=content)
     return made
 
@@ -263,33 +263,33 @@ def test_what_is_chosen_can_always_be_stood_for(
         elif kind == "f":
             log.fact(text)
     policy = CompactionPolicy(preserve_recent_count=recent, keep=keep, budget=budget)
-    found = choose_stretch(folded_units(log), policy)
+    found = plan_compaction(folded_units(log), policy)
     if isinstance(found, str):
         return
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.spans))
     assert found.tokens > found.limit
     before = log.replacements()
-    assert span.is_stretch_active(found, before, found.entries)
+    assert plan.is_plan_current(found, before, found.entries)
     hidden = {v for v in range(1, log.version + 1) if before.replaced_by(v) is not None}
     log.summarise(*found.spans)
     after = log.replacements()
     now_hidden = {v for v in range(1, log.version) if after.replaced_by(v) is not None}
-    assert now_hidden == hidden | set(stretch_versions(found))
+    assert now_hidden == hidden | set(planned_versions(found))
     sequence = effective_sequence(log.entries, after)
     assert [one.version for one in sequence if one.kind is Kind.SUMMARY] == [log.version]
-    assert not span.is_stretch_active(found, after, found.entries)
+    assert not plan.is_plan_current(found, after, found.entries)
     messages = [one for one in sequence if one.kind is Kind.MESSAGE]
     assert len(messages) == found.preserved
 
 
-def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None:
+def test_a_plan_is_outdated_once_an_entry_of_it_was_rewritten() -> None:
     log = make_log(30)
     found = choose_from_log(log)
     log.say("user", "news")
-    assert span.is_stretch_active(found, log.replacements(), found.entries)
+    assert plan.is_plan_current(found, log.replacements(), found.entries)
     log.edit(3, "corrected")
-    assert not span.is_stretch_active(found, log.replacements(), found.entries)
-    assert not span.is_stretch_active(found, Replacements(()), [None, *found.entries[1:]])
+    assert not plan.is_plan_current(found, log.replacements(), found.entries)
+    assert not plan.is_plan_current(found, Replacements(()), [None, *found.entries[1:]])
 
 
 # ── what a summarizer reads ─────────────────────────────────────────────────────────────────────────────────────────
@@ -303,7 +303,7 @@ def test_what_may_not_leave_is_not_read() -> None:
         make_entry(4, " "),
         make_entry(5, "before", kind=Kind.SUMMARY, role=None),
     ]
-    said = span.turns_of_entries(rows)
+    said = plan.turns_of_entries(rows)
     assert [(turn.speaker, turn.text, turn.summary) for turn in said] == [
         ("user", "plain", False),
         ("kim", "card 4111", False),
@@ -319,7 +319,7 @@ def test_pieces_fit_and_lose_no_word(sizes: list[int], most: int) -> None:
         Turn(speaker="user", text=" ".join(f"w{n}.{m}." for m in range(size)), version=n)
         for n, size in enumerate(sizes, 1)
     ]
-    found = span.chunk_turns(said, most + 3, Words())
+    found = plan.chunk_turns(said, most + 3, Words())
     for part in found:
         assert (
             sum(Words().count(f"{turn.speaker}: {turn.text}") + 2 for turn in part) <= most + 3
