@@ -29,7 +29,6 @@ from acms.model import (
     ANY,
     EMPTY,
     Draft,
-    Embedded,
     Entry,
     Job,
     JobQuery,
@@ -405,11 +404,7 @@ class ACMS(View):
         The first `rewrites` of the delivered entries are edits and retractions, which have no receipt.
         """
         shared = self._shared
-        if delivered.needs_worker:
-            shared.start_worker()
-        embedded: Embedded = "stored"
-        if self._writer.note(context, delivered):
-            embedded = await self._writer.index(context, delivered)
+        embedded = await self._writer.finish_append(context, delivered)
         if rewrites:
             messages, start = delivered.drafts[rewrites:], delivered.start + rewrites
             delivered = delivered._replace(drafts=messages, start=start)
@@ -469,10 +464,7 @@ class ACMS(View):
         )
         delivered = await self._writer.post(context, request)
         if delivered is not None:
-            if delivered.needs_worker:
-                shared.start_worker()
-            if self._writer.note(context, delivered):
-                await self._writer.index(context, delivered)
+            await self._writer.finish_append(context, delivered)
             closed = episode_id(context, delivered.drafts[0].episode)
             shared.emit(EpisodeClosed(context_id=context, episode_id=closed, reason=reason))
             if delivered.reflects and shared.config.reflection.inline:

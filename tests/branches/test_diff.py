@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from acms import Change, Delta, Diff, Entry, Kind, State
 from acms.branches.diff import (
+    READ_GAP,
     LogState,
     Run,
     compute_deltas,
     find_common_version,
     find_disputed_spans,
-    merge_nearby_spans,
 )
 from acms.facts.adopt import clip_spans, filter_adoptable, filter_grounded
 from acms.log.encoding import entry_id
-from acms.log.in_force import Replacements
+from acms.log.in_force import Replacements, join_spans
 from tests.support.logs import NONCE, make_entry
 
 P, A, B = "c_parent0000000", "c_branch000000a", "c_branch000000b"
@@ -66,7 +66,9 @@ def compare_logs(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, De
     upto = find_common_version(one.runs, other.runs)
     read = [
         entry
-        for first, last in merge_nearby_spans(find_disputed_spans(one.replacements, other.replacements, upto))
+        for first, last in join_spans(
+            find_disputed_spans(one.replacements, other.replacements, upto), READ_GAP
+        )
         for entry in one.entries[first - 1 : last]
     ]
     return compute_deltas(
@@ -107,9 +109,9 @@ def test_only_what_one_side_alone_has_put_out_of_force_is_disputed() -> None:
     assert find_disputed_spans(left, right, 0) == []
 
 
-def test_stretches_that_lie_close_are_read_at_once() -> None:
-    assert merge_nearby_spans([(1, 2), (10, 12), (90, 91)]) == [(1, 12), (90, 91)]
-    assert merge_nearby_spans([]) == []
+def test_spans_that_lie_close_are_read_at_once() -> None:
+    assert join_spans([(1, 2), (10, 12), (90, 91)], READ_GAP) == [(1, 12), (90, 91)]
+    assert join_spans([], READ_GAP) == []
 
 
 # ── what differs ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,10 +13,13 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from acms.log.facts import address_of, has_address
-from acms.log.in_force import Replacements, anchor_version
+from acms.log.in_force import Replacements, anchor_version, join_spans
 from acms.model import Entry, Kind, Span, State
 from acms.results import Change, Delta
 from acms.write.episodes import is_mark
+
+READ_GAP = 31
+"""Versions between two spans that are read along with them: that is faster than another read."""
 
 Run: TypeAlias = tuple[str, int, int]
 """Owner, first and last version of a part of a log."""
@@ -78,22 +81,7 @@ def find_disputed_spans(left: Replacements, right: Replacements, last_version: i
     for start, end in pairwise(starts):
         if (left.replaced_by(start) is None) != (right.replaced_by(start) is None):
             disputed.append((start, end - 1))
-    return _join_spans(disputed, 1)
-
-
-def merge_nearby_spans(spans: Iterable[Span]) -> list[Span]:
-    """Join ascending spans that lie close together: reading 32 versions more is faster than another read."""
-    return _join_spans(spans, 32)
-
-
-def _join_spans(spans: Iterable[Span], max_distance: int) -> list[Span]:
-    joined: list[Span] = []
-    for first, last in spans:
-        if joined and first - joined[-1][1] <= max_distance:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return joined
+    return join_spans(disputed)
 
 
 def compute_deltas(

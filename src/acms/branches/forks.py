@@ -19,6 +19,7 @@ from acms.branches.export import PAGE
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
 from acms.log import policy, read, validation
+from acms.log.in_force import join_spans
 from acms.log.settings import MAX_TAGS, TAGS, read_setting, validate_tag_name
 from acms.model import (
     Append,
@@ -396,7 +397,7 @@ async def diff_sessions(left: Side, right: Side) -> Diff:
     common = differing.find_common_version(left_state.runs, right_state.runs)
     spans = differing.find_disputed_spans(left_state.replacements, right_state.replacements, common)
     inherited: list[Entry] = []
-    for first, last in differing.merge_nearby_spans(spans):
+    for first, last in join_spans(spans, differing.READ_GAP):
         inherited += await storage.read(left_state.context, at=last, after=first - 1, kinds=_COMPARED)
     entries_of_sides: list[list[Entry]] = []
     for state in (left_state, right_state):

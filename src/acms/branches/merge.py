@@ -19,6 +19,7 @@ from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
 from acms.errors import ConflictError, GoneError, ValidationError
 from acms.log import validation
+from acms.log.in_force import join_spans
 from acms.log.known import hash_sensitive_key
 from acms.log.merges import MergeConflict, Merged, MergeStrategy, merge_conflict_error
 from acms.log.policy import PRIVATE
@@ -33,7 +34,7 @@ from acms.session_state import SharedSession
 from acms.storage import append_rules
 from acms.storage.append_rules import split_segments
 from acms.write import retirement
-from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
+from acms.write.queue import AppendRequest, Overtaken, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ async def merge_session(
 async def _try_merge(
     shared: SharedSession, writer: Writer, side: Side, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
-    """Read both sides, plan and append; `Overtaken` or `GoneError` if one of them changed meanwhile."""
+    """Read both sides, plan the merge and append it; raise `Overtaken` or `GoneError` if a side changed meanwhile."""
     sides = await _read_sides(shared, side)
     plan = three_way.plan_merge(sides.ours, sides.theirs, strategy)
     merged = _describe_merge(shared, side, sides, plan, strategy, dry_run=dry_run)
@@ -98,7 +99,9 @@ async def _try_merge(
     )
     delivered = await writer.post(context, request)
     assert delivered is not None
-    await _notify_followers(shared, writer, context, planned.replaced, delivered)
+    await writer.finish_append(context, delivered)
+    change = retirement.ProfileChange(frozenset(entry.id for entry in planned.replaced))
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, change, delivered.last_id)
     log_event(logging.INFO, "merged", context=context, other=sides.other.id, version=delivered.last_version)
     return replace(merged, version=delivered.last_version)
 
@@ -187,7 +190,7 @@ async def _read_touched_messages(
     share.
     """
     touched: list[Entry] = []
-    for first, last in diff.merge_nearby_spans(spans):
+    for first, last in join_spans(spans, diff.READ_GAP):
         for message in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
             if any(start <= message.version <= end for start, end in spans):
                 touched.append(message)
@@ -300,19 +303,6 @@ async def _build_drafts(
         shared.storage, context, planned.drafts, sides.ours.replacements, version, replaced
     )
     return (*drafts, record), planned
-
-
-async def _notify_followers(
-    shared: SharedSession, writer: Writer, context: str, replaced: Sequence[Entry], delivered: Delivered
-) -> None:
-    """Notify the followers of a log: the worker, the indexes, the profile of the namespace."""
-    if delivered.needs_worker:
-        shared.start_worker()
-    if writer.note(context, delivered):
-        await writer.index(context, delivered)
-    change = retirement.ProfileChange(frozenset(entry.id for entry in replaced))
-    record_id = delivered.last_id
-    await retirement.propagate_to_profile(shared.storage, shared.namespace, change, record_id)
 
 
 def _clean_draft(shared: SharedSession, draft: Draft, *, same_counter: bool) -> Draft:

@@ -30,7 +30,7 @@ from acms.ports import HasOwnValues, StorageBackend
 _RECORD_PREFIX = "witness/"
 """Prefix of the keys under which the store records witnesses."""
 _WITNESS_FILE = "witness"
-"""Stands in a `Problem` where the id of a context would be: the problem is in the witness file itself."""
+"""`Problem.context` of a problem in the witness file itself, which has no context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ async def record_witness(storage: StorageBackend, lines: Sequence[str]) -> bool:
     return True
 
 
-async def count_known(storage: StorageBackend) -> int:
+async def count_recorded_witnesses(storage: StorageBackend) -> int:
     """Return how many witness files the store has recorded. Each counts once, however often it was renewed."""
     return len(await _read_records(storage))
 
@@ -208,7 +208,7 @@ async def _check_log(storage: StorageBackend, context: str, version: int, chain:
 
 
 async def _read_records(storage: StorageBackend) -> dict[str, Mapping[str, Json]]:
-    """Return the store's record of the newest witness of each file, by the random id of the witness."""
+    """Return what the store has recorded about each witness file, by its id: the newest number and digest."""
     if not isinstance(storage, HasOwnValues):
         return {}
     values = storage.own_values()

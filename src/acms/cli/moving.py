@@ -384,7 +384,7 @@ async def write_witness(
         other_witnesses = 0
         problems: list[transfer.Problem] = []
         if previous is None:
-            other_witnesses = await witnesses.count_known(storage)
+            other_witnesses = await witnesses.count_recorded_witnesses(storage)
         else:
             problems = await witnesses.check_witness(storage, previous)
         lines: list[str] = []

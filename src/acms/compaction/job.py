@@ -124,7 +124,8 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
                 continue
             # Without a worker in this process, a running job may never end.
             if has_ended or shared.config.worker.enabled:
-                await _wait_while_running(storage, job)
+                while (await read_current_job(storage, job.id)).state is JobState.RUNNING:
+                    await asyncio.sleep(POLL)
                 continue
         if all(requests.read_policy_field(job, name) == value for name, value in requested.items()):
             return job
@@ -133,11 +134,6 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
                 f"a compaction with other settings is running: job {job.id}",
                 options=("request it again when it has ended", "omit the settings to get the running job"),
             )
-
-
-async def _wait_while_running(storage: StorageBackend, job: Job) -> None:
-    while (await read_current_job(storage, job.id)).state is JobState.RUNNING:
-        await asyncio.sleep(POLL)
 
 
 async def read_current_job(storage: StorageBackend, id: str) -> Job:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from acms.log.in_force import EntryGroups, Replacements, anchor_version
+from acms.log.in_force import EntryGroups, Replacements, anchor_version, join_spans
 from acms.log.policy import CompactionPolicy, is_compaction_due
 from acms.log.trust import is_instruction
 from acms.model import Entry, Kind, Privacy, Role, Span
@@ -277,18 +277,10 @@ def _compute_limit(policy: CompactionPolicy, *, new: int, quoted: int, merged: i
 
 def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
     """Return the versions of some entries and of the entries they replaced, as ascending spans without overlap."""
-    unmerged: list[Span] = []
-    for entry in entries:
-        unmerged.append((entry.version, entry.version))
-        unmerged += entry.replaces
     spans: list[Span] = []
-    for first, last in sorted(unmerged):
-        previous_first, previous_last = spans[-1] if spans else (0, -1)
-        if spans and first <= previous_last + 1:  # overlapping or adjacent
-            spans[-1] = (previous_first, max(previous_last, last))
-        else:
-            spans.append((first, last))
-    return tuple(spans)
+    for entry in entries:
+        spans += [(entry.version, entry.version), *entry.replaces]
+    return tuple(join_spans(sorted(spans)))
 
 
 def subtract_spans(spans: Iterable[Span], removed: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:

@@ -409,14 +409,15 @@ class Worker:
             "kind": job.kind,
             "attempt": job.attempt,
         }
-        event: Event = JobFinished(**fields, reason=job.reason)
+        if job.state is JobState.READY:
+            self._retry_times.append(job.not_before)
         if job.state is JobState.DONE:
             log_event(logging.INFO, "job_finished", **fields)
+            event: Event = JobFinished(**fields, reason=job.reason)
         else:
-            if job.state is JobState.READY:
-                self._retry_times.append(job.not_before)
-            event = JobFailed(**fields, state=job.state.value, error=job.error or "")
-            log_event(logging.WARNING, "job_failed", **fields, state=event.state, error=event.error)
+            state, error = job.state.value, job.error or ""
+            log_event(logging.WARNING, "job_failed", **fields, state=state, error=error)
+            event = JobFailed(**fields, state=state, error=error)
         emit_event(self._on_event, event)
 
 

@@ -271,7 +271,7 @@ class Replacements:
         """Return the spans of versions up to `last` that have to be read: long inactive runs are left out."""
         to_read: list[Span] = []
         start = 1
-        for first, end in _join_spans(self.spans()):
+        for first, end in join_spans(self.spans()):
             if end - first < LONG_RUN:
                 continue
             to_read.append((start, min(first - 1, last)))
@@ -354,12 +354,12 @@ def _versions_in_spans(versions: Sequence[int], spans: Iterable[Span]) -> list[i
     return found
 
 
-def _join_spans(spans: Iterable[Span]) -> list[Span]:
-    """Join spans that follow each other without a gap."""
+def join_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
+    """Join ascending spans that overlap, or that have at most `max_gap` versions between them."""
     joined: list[Span] = []
     for first, last in spans:
-        if joined and joined[-1][1] + 1 == first:
-            joined[-1] = (joined[-1][0], last)
+        if joined and first <= joined[-1][1] + 1 + max_gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
         else:
             joined.append((first, last))
     return joined

@@ -147,9 +147,8 @@ async def read_active_sequence(
     version = version_of(head, at)
     replacements = await replacements_at(storage, context, head, version)
     if newest is None:
-        return effective_sequence(
-            await read_conversation(storage, context, replacements, version), replacements
-        )
+        entries = await read_conversation(storage, context, replacements, version)
+        return effective_sequence(entries, replacements)
     size = newest + 16  # some of the newest entries may be inactive
     while True:
         entries = await storage.read(context, at=version, newest=size)
@@ -201,13 +200,12 @@ async def count_active(
 ) -> tuple[int, int]:
     """Count the active messages at a version, and the tokens of these and of the active summaries."""
     if head.epoch:  # an entry of the fork tree lost its content, and only reading the entries shows which
-        sequence = effective_sequence(
-            await read_conversation(storage, context, replacements, version), replacements
-        )
+        entries = await read_conversation(storage, context, replacements, version)
+        sequence = effective_sequence(entries, replacements)
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
     messages, tokens = await _message_counts(storage, context, version)
-    for first, last in _merge_close_spans(replacements.spans()):
+    for first, last in _combine_reads(replacements.spans()):
         if last - first < LONG_RUN:
             rows = await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
             inactive = [row.tokens for row in rows if replacements.replaced_by(row.version) is not None]
@@ -234,8 +232,11 @@ async def count_messages(storage: StorageBackend, context: str, head: Head, vers
     return messages, tokens
 
 
-def _merge_close_spans(spans: Iterable[Span]) -> list[Span]:
-    """Merge ascending spans that lie close together: reading the entries between them is cheaper than a second read."""
+def _combine_reads(spans: Iterable[Span]) -> list[Span]:
+    """Combine ascending spans into reads of at most `LONG_RUN` versions; a longer span stays alone.
+
+    The versions between combined spans are read too, which is cheaper than a second read.
+    """
     merged: list[Span] = []
     for first, last in spans:
         if merged and last - merged[-1][0] < LONG_RUN:
@@ -247,5 +248,7 @@ def _merge_close_spans(spans: Iterable[Span]) -> list[Span]:
 
 async def _message_counts(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
     """Return the number of messages stored up to a version, and their tokens."""
-    newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1) if version else []
-    return (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
+    if version == 0:
+        return 0, 0
+    newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
+    return (newest[0].position or 0, newest[0].total) if newest else (0, 0)

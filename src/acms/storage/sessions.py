@@ -128,7 +128,7 @@ def _read_description(settings: Mapping[str, Json]) -> dict[str, Any]:
 
 
 async def read_session_page(
-    self: StorageBackend,
+    storage: StorageBackend,
     *,
     namespace: str | None = None,
     where: Mapping[str, Any] | None = None,
@@ -136,34 +136,34 @@ async def read_session_page(
     after: str | None = None,
     limit: int = 50,
 ) -> SessionPage:
-    """Return a page of the sessions, newest first: of one namespace, or of all; with `deleted`, deleted ones too.
+    """Return a page of the sessions of a namespace, or of all namespaces, newest first.
 
-    `where` keeps those that have all it names: a `label`, or a list of them, a `name`, and values of their metadata by
-    key; `{"metadata": {…}}` is for keys with one of these names. `after` is the `next_after` of the page before. Raises
-    `ValidationError` with the field at fault.
+    Sessions must match every condition in `where`: `label` (one or a list), `name`, and any other key as a key of their
+    metadata; `{"metadata": {…}}` is for metadata keys called label or name. With `deleted`, deleted sessions are
+    listed too. `after` is the `next_after` of the previous page. Raises `ValidationError` for an invalid argument.
     """
     query = ContextQuery(
         namespace=None if namespace is None else validation.validate_name(namespace, "namespace"),
         where=parse_session_filter(where),
         spoken=True,
         deleted=validation.require_flag(deleted, "deleted"),
-        after=after if after is None else validation.validate_name(after, "after"),
+        after=None if after is None else validation.validate_name(after, "after"),
         limit=validation.validate_integer(limit, "limit", minimum=1, maximum=validation.PAGE),
     )
     try:
-        return await (
-            self.session_page(query) if isinstance(self, HasHeads) else compose_session_page(self, query)
-        )
+        if isinstance(storage, HasHeads):
+            return await storage.session_page(query)
+        return await compose_session_page(storage, query)
     except SessionNotFoundError:
         raise ValidationError(
             "is not the end of a page of sessions", field="after", options=("pass `next_after` of a page",)
         ) from None
 
 
-async def compose_session_page(self: StorageBackend, query: ContextQuery) -> SessionPage:
-    """Return a page of contexts with the state of their logs, of a store that reads these one after the other."""
-    page = await self.contexts(query)
-    heads = await heads_of(self, page.items)
+async def compose_session_page(storage: StorageBackend, query: ContextQuery) -> SessionPage:
+    """Return a page of sessions from a page of contexts and their heads, for a store without a query for both."""
+    page = await storage.contexts(query)
+    heads = await heads_of(storage, page.items)
     sessions = [
         build_context_info(context, head)
         for context, head in zip(page.items, heads, strict=True)

@@ -243,6 +243,7 @@ class WriteQueue:
                 _fail_requests([request], error)
 
     def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[Delivered | None]) -> None:
+        """Pass the results of an append to the callers that wait for them."""
         for request, result in zip(batch, delivered, strict=True):
             if request.future is not None and not request.future.done():
                 request.future.set_result(result)
@@ -282,7 +283,7 @@ class WriteQueue:
             try:
                 return await self._append_once(batch)
             except IdempotencyMismatchError:
-                await self._check_that_nothing_came_after(first.at)
+                await self._refuse_newer_append(first.at)
                 raise
             except ConflictError:
                 log_event(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
@@ -304,13 +305,12 @@ class WriteQueue:
                 if is_unknown:
                     unknown_error = error
                 # The retry is placed after a head that may include this attempt: only keys identify a repeated message.
-                may_repeat = _all_have_keys(batch) or not is_unknown
+                all_have_keys = all(draft.key is not None for request in batch for draft in request.drafts)
+                may_repeat = all_have_keys or not is_unknown
                 if not error.retryable:
                     raise
                 if attempt >= first.retry.max_attempts or not may_repeat:
-                    if (
-                        unknown_error is not None
-                    ):  # an earlier attempt may have been stored: the caller must know
+                    if unknown_error is not None:  # the caller must know that an attempt may have been stored
                         raise unknown_error from error
                     raise
                 self._head = None
@@ -319,13 +319,16 @@ class WriteQueue:
                 )
                 await asyncio.sleep(first.retry.delay(attempt, chance.random()))
 
-    async def _check_that_nothing_came_after(self, version: int | None) -> None:
+    async def _refuse_newer_append(self, version: int | None) -> None:
         """Raise `Overtaken` if another writer has appended after the version at which a request was decided.
 
         The other writer may have stored the same keys; a store checks keys before versions. None means that the request
         was decided at no version.
         """
-        if version is not None and (await self._read_end_of_log())[0].version != version:
+        if version is None:
+            return
+        head, _ = await self._read_end_of_log()
+        if head.version != version:
             self._head = None
             raise Overtaken
 
@@ -591,10 +594,6 @@ def _goes_alone(request: AppendRequest) -> bool:
     return request.seen is not ANY or request.at is not None
 
 
-def _all_have_keys(batch: Sequence[AppendRequest]) -> bool:
-    return all(draft.key is not None for request in batch for draft in request.drafts)
-
-
 def _refuse_outdated(request: AppendRequest, head: Head) -> None:
     """Raise an error if the conditions of a request no longer hold after a conflict.
 
@@ -678,7 +677,7 @@ def placement_notes(message: Draft | Entry) -> tuple[str, ...]:
 
 
 class Writer:
-    """Appends to one session's log and notifies the indexes and the embedder."""
+    """Appends to one session's log and passes new entries to its worker, its indexes and its embedder."""
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
@@ -704,27 +703,28 @@ class Writer:
             await queue.idle()
             self._queues.pop()
 
-    def note(self, context: str, delivered: Delivered) -> bool:
-        """Pass new entries to the index; return whether `index` must be called to flush it or to embed messages."""
-        shared, receipt = self._shared, delivered.receipt
-        if receipt.repeated:
-            return False
-        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
-        for offset, draft in enumerate(delivered.drafts, start):
-            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
-        return indexes.is_flush_due or shared.embedding is not None
+    async def finish_append(self, context: str, delivered: Delivered) -> Embedded:
+        """Start the worker if a job was enqueued, index the new entries, and pass new messages to the embedder.
 
-    async def index(self, context: str, delivered: Delivered) -> Embedded:
-        """Flush the index if that is due, and pass new messages to the embedder without waiting for it."""
+        The embedder is not waited for. The entries of a repeated append were indexed by the first one.
+        """
         shared, receipt = self._shared, delivered.receipt
-        if shared.indexes.is_flush_due:
-            await shared.indexes.flush(everything=False)
-        first = receipt.versions[0] + delivered.start
-        versions = enumerate(delivered.drafts, first)
-        messages = [(version, draft) for version, draft in versions if draft.kind is Kind.MESSAGE]
+        if delivered.needs_worker:
+            shared.start_worker()
+        if receipt.repeated:
+            return "stored"
+        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
+        messages: list[tuple[int, Draft]] = []
+        for offset, draft in enumerate(delivered.drafts, start):
+            version = receipt.versions[0] + offset
+            indexes.note(context, epoch, version, receipt.ids[offset], draft)
+            if draft.kind is Kind.MESSAGE:
+                messages.append((version, draft))
+        if indexes.is_flush_due:
+            await indexes.flush(everything=False)
         if shared.embedding is None or not messages:
             return "stored"
-        return shared.embedding.put(context, receipt.head.epoch, messages, shared.indexes.learn)
+        return shared.embedding.put(context, epoch, messages, indexes.learn)
 
     async def rewrite(
         self, context: str, drafts: Sequence[Draft], head: Head, *, regroups: bool = False
@@ -748,8 +748,6 @@ class Writer:
             delivered = await self.post(context, request)
         except Overtaken:
             return None
-        if delivered is not None and delivered.needs_worker:
-            shared.start_worker()
-        if delivered is not None and self.note(context, delivered):
-            await self.index(context, delivered)
+        if delivered is not None:
+            await self.finish_append(context, delivered)
         return delivered

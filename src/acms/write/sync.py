@@ -175,7 +175,6 @@ class Sync:
             for draft in edits:
                 reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
-
         result = self._complete_result(result, rows, alignment, ids, rewrites=len(rewrite_drafts))
         self._log_cut_texts(alignment, result)
         return SyncOutcome(result, context, delivered, rewrites=len(rewrite_drafts))
@@ -346,12 +345,12 @@ class Sync:
                 self._items[index] = self._read_turn(item, _defer_keeping, make_item)
 
     def _read_turn(self, item: Item, keep: foreign.KeepMedia | None, convert: Callable[[Turn], T]) -> T:
-        """Parse a message of the list again, and convert the turn of an item: items hold digests, not texts."""
+        """Parse the message of an item again and convert its turn: an item holds only digests of the text."""
 
         def convert_turn(turns: Sequence[Turn]) -> T:
             turn = self._without_rendered_text(turns[item.turn])
             assert turn is not None
-            if item.key is None:  # dropped if another message of the list has the same key
+            if item.key is None:  # the key was removed because another message of the list has it too
                 turn.pop("key", None)
             return convert(turn)
 

@@ -41,8 +41,9 @@ _SYNTHETIC = "<synthetic>"
 class _Branch(NamedTuple):
     """A part of a conversation that the user abandoned."""
 
-    #: Its first turn, and the last turn that it shares.
+    #: Its first turn.
     first: int
+    #: The last turn that it shares with the rest of the conversation.
     shared: int
 
 
@@ -54,26 +55,32 @@ class _Tree:
     """
 
     def __init__(self) -> None:
-        #: By the digest of a line's uuid.
+        #: By the digest of a line's uuid: the number of its turn.
         self.turn_of: dict[bytes, int] = {}
-        #: The turn before each turn. The first one holds the lines before the first prompt.
+        #: By the number of a turn: the turn before it. Turn 0 has the lines before the first prompt.
         self.parents: list[int | None] = [None]
         #: The branch of each turn that was abandoned.
         self.branches: dict[int, _Branch] = {}
-        self._last = 0
+        #: The turn of the line that was added last.
+        self._last_turn = 0
 
     def add(self, line: Record) -> None:
-        """Add the next line to the turn of its parent, or without a known parent to that of the line before."""
+        """Add the next line: a prompt begins a turn, any other line belongs to the turn of its parent.
+
+        The parent of a line is the line of its `parentUuid`, else of its `logicalParentUuid`, else the line before.
+        """
         digest = digest_text(str(line["uuid"]))
         if digest in self.turn_of:  # lines of a session that was resumed are in the file again
             return
-        turn = self._last
-        for name in ("logicalParentUuid", "parentUuid"):  # the second one wins if the file has both lines
-            turn = self.turn_of.get(digest_text(str(line.get(name))), turn)
+        parent_turn = self._last_turn
+        for name in ("logicalParentUuid", "parentUuid"):  # the last one that is known wins
+            parent_turn = self.turn_of.get(digest_text(str(line.get(name))), parent_turn)
+        turn = parent_turn
         if _is_prompt(line):
-            self.parents.append(turn)
-            turn = len(self.parents) - 1
-        self._last = self.turn_of[digest] = turn
+            turn = len(self.parents)
+            self.parents.append(parent_turn)
+        self.turn_of[digest] = turn
+        self._last_turn = turn
 
     def mark_abandoned(self) -> None:
         """Find the turns that the user abandoned: the newest prompt does not follow from them."""
@@ -101,7 +108,7 @@ class _Chain:
     def __init__(self, id: str, tree: _Tree | None) -> None:
         self._id = id
         self._tree = tree
-        #: The conversation or the branch of it that the lines belong to.
+        #: The conversation, or the branch of it, to which the lines belong.
         self._current = Conversation(id=id)
         self._turn = 0
         #: The answer that may go on, and the lines that came after its last block.

@@ -73,22 +73,21 @@ class Source:
         """Whether it has one JSON value a line."""
         if self.name.lower().endswith(LINES):
             return True
-        if not self.opening.startswith("{") or not self._has_second_line():
+        if not self.opening.startswith("{") or not self._has_second_line_of_text():
             return False
         # A JSON document over several lines begins with "{" too, but its first line is no complete object.
         return is_object(next(line for line in self.lines() if line.strip()))
 
-    def _has_second_line(self) -> bool:
-        """Return whether another line than the first is not blank; a line is not held, as it may be a document."""
-        in_first_line, after_first_line = False, False
+    def _has_second_line_of_text(self) -> bool:
+        """Return whether a second line has text. Lines are read in blocks: one of them may be a whole document."""
+        has_first_line = first_line_ended = False
         with self._open() as file:
-            for data in iter(partial(file.readline, _BLOCK), b""):
-                if not data.isspace():
-                    if after_first_line:
-                        return True
-                    in_first_line = True
-                if in_first_line and data.endswith(b"\n"):
-                    after_first_line = True
+            for block in iter(partial(file.readline, _BLOCK), b""):
+                has_text = not block.isspace()
+                if has_text and first_line_ended:
+                    return True
+                has_first_line = has_first_line or has_text
+                first_line_ended = has_first_line and (first_line_ended or block.endswith(b"\n"))
         return False
 
     def check_size(self, max_bytes: int) -> None:
