@@ -58,9 +58,15 @@ from acms.text.markers import detect_markers
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
-from acms.write.door import check_list, log_cut_texts, message_of, plain_draft, read_drafts
 from acms.write.episodes import TIME_GAP
-from acms.write.queue import AppendRequest, Delivered, Writer, receipts_of
+from acms.write.intake import (
+    check_list,
+    draft_plain_message,
+    log_cut_texts,
+    message_from_arguments,
+    read_drafts,
+)
+from acms.write.queue import AppendRequest, AppendResult, Writer, build_receipts
 from acms.write.rewrite import MARKED_ORIGINS
 
 if TYPE_CHECKING:
@@ -209,13 +215,13 @@ class ACMS(View):
         else:
             values: dict[str, Any] = {"content": content, "parts": parts}
             values.update(tool_calls=tool_calls, tool_call_id=tool_call_id)
-            draft = plain_draft(
+            draft = draft_plain_message(
                 self._draft, self._shared.config, role, values, privacy=privacy, key=idempotency_key, **fields
             )
             if draft is not None:
                 receipts = await self._ingest([draft])
                 return receipts[-1].message_id
-            message = message_of(role, values, idempotency_key)
+            message = message_from_arguments(role, values, idempotency_key)
         given = {name: value for name, value in fields.items() if value is not None}
         if privacy is not Privacy.ALLOW:
             given["privacy"] = privacy
@@ -335,8 +341,8 @@ class ACMS(View):
         )
         privacy = validation.parse_choice(privacy, Privacy, "privacy")
         metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
-        actor_id = validation.optional_name(actor_id, "actor_id")
-        key = validation.optional_name(key, key_name)
+        actor_id = validation.validate_optional_name(actor_id, "actor_id")
+        key = validation.validate_optional_name(key, key_name)
         if config.privacy.redact_before_persist:
             from acms.privacy.redact_entry import redact_for_storage  # it loads the rules
 
@@ -397,7 +403,7 @@ class ACMS(View):
         return await self._finish_append(context, delivered)
 
     async def _finish_append(
-        self, context: str, delivered: Delivered, rewrites: int = 0
+        self, context: str, delivered: AppendResult, rewrites: int = 0
     ) -> list[MessageReceipt]:
         """Update index, vectors, jobs and events after an append, and return the receipts of its messages.
 
@@ -414,7 +420,7 @@ class ACMS(View):
         if delivered.receipt.repeated:
             ids = delivered.receipt.ids[delivered.start : delivered.start + len(delivered.drafts)]
             repeated = [entry for entry in await shared.storage.get(ids) if entry is not None]
-        receipts = receipts_of(context, delivered, embedded, repeated)
+        receipts = build_receipts(context, delivered, embedded, repeated)
         self.last_receipt = receipts[-1]
         annotate_operation(receipts)
         if shared.config.on_event is not None:
@@ -426,7 +432,9 @@ class ACMS(View):
             await self._wait_for_reflection(context)
         return receipts
 
-    def _emit_ingested(self, context: str, delivered: Delivered, receipts: Sequence[MessageReceipt]) -> None:
+    def _emit_ingested(
+        self, context: str, delivered: AppendResult, receipts: Sequence[MessageReceipt]
+    ) -> None:
         """Pass the events of new messages, and of the episodes they ended, to the listener."""
         emit = self._shared.emit
         for ordinal in delivered.gaps:
@@ -670,12 +678,12 @@ class ACMS(View):
         unrelated sessions, refuses that. `expected` is the version of the newest active fact there, 0 for none:
         `PreconditionError` if it has changed. Raises `ValidationError`. On an error nothing is stored.
         """
-        from acms.facts import by_hand
+        from acms.facts import manual
 
         texts = {"subject": subject, "attribute": attribute, "value": value}
         given = (names, valid_from, valid_to, cardinality, scope)
-        stated = by_hand.build_proposal(self._shared, texts, *given)
-        return await by_hand.store_fact(self._shared, stated, sources=sources, expected=expected)
+        stated = manual.build_proposal(self._shared, texts, *given)
+        return await manual.store_fact(self._shared, stated, sources=sources, expected=expected)
 
     async def unstate(self, subject: str, attribute: str, *, scope: Scope = "session") -> list[Fact]:
         """Withdraw the facts about a subject and an attribute, stated or distilled, and return them.
@@ -683,9 +691,9 @@ class ACMS(View):
         They are no longer true from now on, and the facts they replaced are not restored. Without such facts nothing
         changes.
         """
-        from acms.facts import by_hand
+        from acms.facts import manual
 
-        return await by_hand.withdraw_facts(self._shared, subject, attribute, scope)
+        return await manual.withdraw_facts(self._shared, subject, attribute, scope)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return its compaction, or None if it made none.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.redactor import Redactor
@@ -238,7 +238,7 @@ class SessionInternals:
             return None
         if self.at is not None:
             raise ValidationError("a past version of a session cannot search its namespace", field="scope")
-        return validation.shared_namespace(self._shared.namespace)
+        return validation.require_shared_namespace(self._shared.namespace)
 
     async def _has_profile(self) -> bool:
         """Whether the namespace has a profile."""

@@ -21,8 +21,8 @@ from acms.errors import (
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy, validation
-from acms.log.known import KnownMessages, hash_sensitive_key
-from acms.log.read import find_entry, replacements_at, version_of
+from acms.log.known_messages import KnownMessages, hash_sensitive_key
+from acms.log.read import find_entry, replacements_at, version_to_read
 from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
 from acms.observability.logging import emit_event, log_event
@@ -110,8 +110,8 @@ class SharedSession:
         about: Mapping[str, Json] = EMPTY,
         composition: Composition,
     ) -> None:
-        self.session_id = validation.session_or_id(session_id, "session_id")
-        self.namespace = validation.namespace_name(namespace)
+        self.session_id = validation.validate_session_identifier(session_id, "session_id")
+        self.namespace = validation.validate_namespace(namespace)
         #: Name, labels and metadata that the first write stores; empty once they are stored.
         self.about = about
         if config is not None and not isinstance(config, ACMSConfig):
@@ -282,8 +282,8 @@ class SharedSession:
                 context = await self.storage.context(self.session_id, namespace=self.namespace)
             except SessionNotFoundError:
                 return None
-            validation.same_namespace(self.namespace, context.namespace, self.session_id)
-            validation.namespace_name(context.namespace)
+            validation.require_same_namespace(self.namespace, context.namespace, self.session_id)
+            validation.validate_namespace(context.namespace)
             self._check_counter(context.counter)
             self._register_for_jobs(context.id)
             if self.reflects is not None and self.config.worker.enabled:
@@ -337,7 +337,7 @@ class SharedSession:
         """Create the context of the session with its settings, and return its id."""
         context = await self.storage.create(
             ContextDraft(
-                key=validation.session_name(self.session_id, "session_id"),
+                key=validation.validate_new_session_name(self.session_id, "session_id"),
                 namespace=self.namespace,
                 counter=self.counter.name,
                 settings={name: value for name, value in self.about.items() if value is not None},
@@ -376,7 +376,7 @@ class SharedSession:
         if newest:
             head = await self.storage.head(context)
             replacements = await replacements_at(
-                self.storage, context, head, version_of(head, at), searchable=True
+                self.storage, context, head, version_to_read(head, at), searchable=True
             )
             edit = replacements.edit_of(entry)
             if edit is None and replacements.replaced_by(entry.version) is not None:  # it was retracted

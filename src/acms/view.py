@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import NotFoundError, ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.in_force import anchor_version, preview_text
+from acms.log.active_entries import anchor_version, preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import count_active, read_active_sequence
 from acms.model import Entry, EpisodeStatus, Kind, Role, State, client_supplied_key
@@ -261,7 +261,7 @@ class View:
         if context is None:
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
-        version = read.version_of(head, self.internals.at)
+        version = read.version_to_read(head, self.internals.at)
         entries = await shared.storage.read(context, at=version, after=after, limit=limit + 1)
         replacements = await read.replacements_at(shared.storage, context, head, version)
         page = [
@@ -289,7 +289,7 @@ class View:
         if context is None:
             return []
         head = await self._shared.storage.head(context)
-        version = read.version_of(head, self.internals.at)
+        version = read.version_to_read(head, self.internals.at)
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
         replacements = await read.replacements_at(self._shared.storage, context, head, version)
@@ -327,7 +327,7 @@ class View:
         version = self._check_time_of_facts(scope, history, as_of, valid_at)
         storage, context = self._shared.storage, await self._find()
         if scope == "namespace":
-            profile = await read.find_profile(storage, validation.shared_namespace(self.namespace))
+            profile = await read.find_profile(storage, validation.require_shared_namespace(self.namespace))
             context = None if profile is None else profile.id
         elif context is None and version:
             raise validation.missing_version_error(0, version)
@@ -515,7 +515,7 @@ class View:
                 tier=shared.tier,
             )
         head = await shared.storage.head(context)
-        version = read.version_of(head, self.internals.at)
+        version = read.version_to_read(head, self.internals.at)
         messages, tokens = await read.count_messages(shared.storage, context, head, version)
         replacements = await read.replacements_at(shared.storage, context, head, version)
         active_messages, active_tokens = await count_active(

@@ -18,8 +18,8 @@ from acms.branches.diff import (
     find_disputed_spans,
 )
 from acms.facts.adopt import clip_spans, filter_adoptable, filter_grounded
+from acms.log.active_entries import Replacements, join_spans
 from acms.log.encoding import entry_id
-from acms.log.in_force import Replacements, join_spans
 from tests.support.logs import NONCE, make_entry
 
 P, A, B = "c_parent0000000", "c_branch000000a", "c_branch000000b"

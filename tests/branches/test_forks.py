@@ -630,7 +630,7 @@ async def test_a_tag_names_a_version_to_fork_at_and_to_compare_with(store: Any) 
         "after",
     ]
     assert await session.at(3).tags() == {"start": 2}
-    assert await rooms.version_of(store, (await context_of(session)).id, "start") == 2
+    assert await rooms.resolve_version(store, (await context_of(session)).id, "start") == 2
 
 
 async def test_a_tag_moves_only_when_told(store: Any) -> None:

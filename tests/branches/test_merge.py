@@ -26,7 +26,7 @@ from acms import (
     ValidationError,
     open_storage,
 )
-from acms.log.in_force import is_merge_record
+from acms.log.active_entries import is_merge_record
 from acms.log.merges import MergeStrategy
 from acms.model import Draft
 from acms.storage import append_rules

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ACMS, Entry, IdempotencyMismatchError, Kind, MergeConflictError, open_storage
-from acms.log.in_force import Replacements, effective_sequence
+from acms.log.active_entries import Replacements, effective_sequence
 from acms.log.merges import MergeStrategy
 from acms.storage import append_rules
 from tests.support.talk import contents_of, session_on

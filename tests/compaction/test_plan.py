@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from acms import CompactionPolicy, Entry, Kind, Privacy, Role
 from acms.compaction import plan
 from acms.compaction.plan import CompactionPlan, is_compaction_due, is_worthwhile, plan_compaction
-from acms.log.in_force import EntryGroups, Replacements, effective_sequence, fold_atomic_groups
+from acms.log.active_entries import EntryGroups, Replacements, effective_sequence, fold_atomic_groups
 from acms.ports import Turn
 from acms.privacy.modes import privacy_of_sources
 from acms.text.summary_form import sanitize_summary

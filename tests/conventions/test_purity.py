@@ -24,8 +24,8 @@ IO = """
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
     events.delivery events.follow events.pages events.webhooks
-    facts.adopt facts.by_hand facts.job facts.request
-    log.known log.policy log.read
+    facts.adopt facts.manual facts.job facts.request
+    log.known_messages log.policy log.read
     privacy.rules privacy.scan privacy.redactor
     prompt.builder prompt.history.answers prompt.history.new_window prompt.history.placed prompt.history.reader
     prompt.history.stable_history prompt.history.window_record prompt.messages prompt.pins prompt.prefix_window

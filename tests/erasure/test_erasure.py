@@ -415,7 +415,7 @@ async def test_what_cites_it_goes_before_it_or_with_it(storage: Storage) -> None
 
 
 async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage) -> None:
-    class Overtaken(CachedStorage):
+    class LogChangedError(CachedStorage):
         """Another process compacts between the look and the erasure, and again after it."""
 
         late = 2
@@ -434,7 +434,7 @@ async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage)
             storage, root, draft_message("one"), draft_message(SECRET), draft_message("three")
         )
     ).ids
-    erased = await erase.erase_entries(Overtaken(storage), root.id, [id], verify=True)
+    erased = await erase.erase_entries(LogChangedError(storage), root.id, [id], verify=True)
     assert erased.residue == ()
     assert len(erased.cascaded) == 2
     entries = await storage.read(root.id)

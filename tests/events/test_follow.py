@@ -23,7 +23,7 @@ from acms import (
 )
 from acms.events import follow, pages
 from acms.events.cursor import MAX_UNFINISHED, Cursor
-from acms.events.follow import Followed
+from acms.events.follow import LogFollower
 from acms.jobs import requests
 from acms.model import Done, Failed, JobDraft, JobQuery, Retry
 from acms.privacy.redactor import OPEN
@@ -34,7 +34,7 @@ from tests.support.talk import Storage
 
 async def follow_log(storage: Any, context: str, after: str | int = 0, most: int = 10**6) -> list[LogEvent]:
     """Return the events behind a cursor until the log ends, or until the reader is cut off."""
-    followed = Followed(storage, context, await follow.parse_cursor(storage, context, after), OPEN)
+    followed = LogFollower(storage, context, await follow.parse_cursor(storage, context, after), OPEN)
     found: list[LogEvent] = []
     async with aclosing(followed.events(follow=False)) as events:
         async for event in events:
@@ -129,7 +129,7 @@ async def test_what_is_erased_while_a_slow_reader_holds_the_one_before_it_comes_
     await append_drafts(
         storage, context, draft_message("first"), draft_message("secret"), draft_message("third")
     )
-    followed = Followed(storage, context.id, Cursor(), OPEN)
+    followed = LogFollower(storage, context.id, Cursor(), OPEN)
     async with aclosing(followed.events(follow=False)) as events:
         texts: list[str] = []
         async for event in events:

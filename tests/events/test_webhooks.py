@@ -553,7 +553,7 @@ async def test_what_is_asked_for_during_the_last_look_is_not_forgotten(
 ) -> None:
     await add_webhook(storage, receiver, events=["job"])
     context = await create_log(storage)
-    looked = delivery.changed_jobs
+    looked = delivery.find_changed_jobs
     late = iter([False, True])
 
     async def looks(*given: Any) -> Any:
@@ -562,7 +562,7 @@ async def test_what_is_asked_for_during_the_last_look_is_not_forgotten(
             await request_and_finish(storage, context, "late")
         return found
 
-    monkeypatch.setattr(delivery, "changed_jobs", looks)
+    monkeypatch.setattr(delivery, "find_changed_jobs", looks)
     for kind in ("first", "second"):
         await request_and_finish(storage, context, kind)
         await deliver_all(storage)

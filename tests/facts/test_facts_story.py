@@ -30,8 +30,8 @@ from acms import (
     open_storage,
 )
 from acms.facts.request import read_facts
+from acms.log.active_entries import Replacements
 from acms.log.facts import FactHistory, normalize_address
-from acms.log.in_force import Replacements
 from acms.model import Append, Expect, Receipt
 from acms.ports import Proposal
 from tests.servers.stores import another

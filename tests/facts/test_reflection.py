@@ -40,8 +40,8 @@ from acms.facts import backlog as reflect
 from acms.facts.job import make_reflection_handler
 from acms.jobs.requests import cancel_job_by_id
 from acms.jobs.worker import Worker
-from acms.log import facts as known
-from acms.log.in_force import Replacements
+from acms.log import facts as known_messages
+from acms.log.active_entries import Replacements
 from acms.log.read import PROFILE
 from acms.model import Append, JobQuery, Receipt
 from acms.observability import Event, JobFailed, JobFinished, Reflected
@@ -126,7 +126,7 @@ async def context_of(session: ACMS) -> str:
 
 async def facts_of(storage: StorageBackend, context: str) -> list[Entry]:
     entries = await storage.read(context)
-    return known.active_facts(
+    return known_messages.active_facts(
         [one for one in entries if one.kind is Kind.FACT],
         Replacements([one for one in entries if one.replaces]),
     )
@@ -138,7 +138,7 @@ async def fact_contents(session: ACMS) -> list[str]:
 
 async def episode_marks(session: ACMS) -> list[Entry]:
     entries = await session._shared.storage.read(await context_of(session), kinds=(Kind.SUMMARY,))
-    return [one for one in entries if reflect.is_mark(one)]
+    return [one for one in entries if reflect.is_reflection_mark(one)]
 
 
 async def list_jobs(session: ACMS, *states: JobState) -> list[Job]:

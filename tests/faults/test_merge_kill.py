@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acms import ACMS, Kind, open_storage
-from acms.log.in_force import is_merge_record
+from acms.log.active_entries import is_merge_record
 
 from ._process import finish_process, start_python
 

@@ -16,8 +16,8 @@ import pytest
 
 from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, JobState, Kind, WorkerConfig
 from acms.facts import backlog as reflect
-from acms.log import facts as known
-from acms.log.in_force import Replacements
+from acms.log import facts as known_messages
+from acms.log.active_entries import Replacements
 from acms.log.read import PROFILE
 from acms.model import JobQuery
 from acms.ports import StorageBackend
@@ -59,10 +59,10 @@ async def assert_facts_once(storage: StorageBackend, context: str, name: str, ep
     facts = [entry for entry in entries if entry.kind is Kind.FACT]
     assert [fact.content for fact in facts] == [f"{name} thing {n % 5} is {n}" for n in range(episodes)]
     replacements = Replacements([entry for entry in entries if entry.replaces])
-    assert [fact.content for fact in known.active_facts(facts, replacements)] == [
+    assert [fact.content for fact in known_messages.active_facts(facts, replacements)] == [
         f"{name} thing {n % 5} is {n}" for n in range(max(0, episodes - 5), episodes)
     ]
-    marks = [entry for entry in entries if entry.kind is Kind.SUMMARY and reflect.is_mark(entry)]
+    marks = [entry for entry in entries if entry.kind is Kind.SUMMARY and reflect.is_reflection_mark(entry)]
     assert [mark.episode for mark in marks] == list(range(1, episodes + 1))
 
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from acms import Entry, Kind, Origin, State
+from acms.log.active_entries import Replacements, find_demotions
 from acms.log.facts import (
     active_facts,
-    as_fact,
     collect_facts,
+    fact_from_entry,
     find_collision,
     find_revoked_facts,
     has_address,
     normalize_address,
     simulate_append,
 )
-from acms.log.in_force import Replacements, find_demotions
 from acms.model import Draft
 from tests.support.factlog import FactLog, single_value_proposal
 from tests.support.logs import NOON, make_entry
@@ -168,7 +168,7 @@ def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
 
 
 def test_what_has_no_data_of_ours_is_a_fact_all_the_same() -> None:
-    found = as_fact(
+    found = fact_from_entry(
         make_entry(
             1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None}
         )

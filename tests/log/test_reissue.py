@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from acms import Entry, State
 from acms.log.encoding import digest_draft, genesis_hash, parse_entry_id, verify_chain
-from acms.log.provenance import copy_batch, copy_of, id_in_copy
+from acms.log.provenance import copy_batch, id_in_copy, id_of_copy
 from acms.storage import MemoryStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.storage.suite.logs import mixed
 
-COPY = copy_of("c_original", 3, "default name", 0)
+COPY = id_of_copy("c_original", 3, "default name", 0)
 
 
 async def sample_logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
@@ -50,7 +50,7 @@ async def test_a_copied_log_verifies_and_says_the_same() -> None:
 async def test_the_same_original_gives_the_same_copy_and_another_copy_shares_nothing() -> None:
     entries, runs = await sample_logs()
     assert copy_whole(entries, runs) == copy_whole(entries, runs)
-    other = copy_whole(entries, runs, copy_of("c_original", 3, "default name", 1))
+    other = copy_whole(entries, runs, id_of_copy("c_original", 3, "default name", 1))
     for one, two in zip(copy_whole(entries, runs), other, strict=True):
         assert one.id.rsplit("_", 1)[-1] != two.id.rsplit("_", 1)[-1]
         if one.salt is not None:

@@ -10,10 +10,10 @@ from acms import Kind
 from acms.log.summary_levels import (
     LEVELS,
     Level,
-    at_level,
     choose_level,
     levels_of_summary,
     read_shorter_levels,
+    summary_at_level,
     to_json,
 )
 from tests.support.logs import make_entry
@@ -38,7 +38,7 @@ def test_the_longest_text_that_fits_is_shown_and_the_shortest_where_none_does(ro
 def test_a_summary_without_levels_has_its_content_alone() -> None:
     old = make_entry(9, "all of it", kind=Kind.SUMMARY, tokens=1000)
     assert levels_of_summary(old) == [Level("all of it", 1000)]
-    assert at_level(old, choose_level(old, 10)) is old
+    assert summary_at_level(old, choose_level(old, 10)) is old
 
 
 def test_levels_are_stored_as_json_the_shortest_first() -> None:
@@ -50,5 +50,5 @@ def test_levels_are_stored_as_json_the_shortest_first() -> None:
 
 
 def test_a_summary_is_shown_under_its_own_id() -> None:
-    found = at_level(SUMMARY, choose_level(SUMMARY, 50))
+    found = summary_at_level(SUMMARY, choose_level(SUMMARY, 50))
     assert (found.id, found.content, found.tokens) == (SUMMARY.id, "least", 40)

@@ -62,9 +62,9 @@ def test_an_empty_or_unwritable_name_is_refused(value: Any) -> None:
 
 
 def test_a_name_may_be_missing_where_it_is_optional() -> None:
-    assert validation.optional_name(None, "actor_id") is None
-    assert validation.optional_name("Sam", "actor_id") == "Sam"
-    validation_error(lambda: validation.optional_name("", "actor_id"), "actor_id")
+    assert validation.validate_optional_name(None, "actor_id") is None
+    assert validation.validate_optional_name("Sam", "actor_id") == "Sam"
+    validation_error(lambda: validation.validate_optional_name("", "actor_id"), "actor_id")
 
 
 # ── closed vocabularies ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from acms import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult, ValidationError
 from acms.codecs import AnthropicMessages, Calibration, Exactness, Tool, Usage
 from acms.errors import PayloadError
-from acms.log.foreign import EXTRA_FIELDS
+from acms.log.provider_messages import EXTRA_FIELDS
 from acms.model import Json, Part
 from acms.prompt_types import CacheMark, PromptMessage
 from acms.providers.codecs.anthropic_blocks import Sizes

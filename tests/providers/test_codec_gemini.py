@@ -12,7 +12,7 @@ import pytest
 from acms import ACMS, Raw, Role, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.codecs import CacheRates, Exactness, Gemini, OpenAIChat, Usage, named
 from acms.errors import PayloadError
-from acms.log.foreign import EXTRA_FIELDS
+from acms.log.provider_messages import EXTRA_FIELDS
 from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs.anthropic_turns import FOREIGN

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ContextItems, Entry, EntryNotFoundError, EpisodeBoundaryConfig, Kind, Role, Source, State
+from acms.log.active_entries import Demotions, find_demotions
 from acms.log.facts import collect_facts as facts_of
 from acms.log.facts import valid_times
-from acms.log.in_force import Demotions, find_demotions
 from acms.ports import TokenCounter
 from acms.recall.candidates import (
     CandidateSet,

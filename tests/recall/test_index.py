@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms import ContextItems, Entry, State
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.recall.candidates import group_at_index
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus

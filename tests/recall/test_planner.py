@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ContextItem, ContextItems, EpisodeBoundaryConfig, Media, Role, Source, Text, results
-from acms.log.in_force import EntryGroup
+from acms.log.active_entries import EntryGroup
 from acms.ports import TokenCounter
 from acms.recall.planner import (
     LEAST_BUDGET,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms import Role
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.query import Query, QueryWord, parse_query
 from acms.recall.ranking import Ranking

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot, Vectors
 from acms.recall.scoring import find_cosines

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from acms.model import Embedded
-from acms.write.queue import Delivered, Writer
+from acms.write.queue import AppendResult, Writer
 
 
 class Slow:
@@ -19,11 +19,11 @@ class Slow:
         self.asked = asyncio.Event()
         note, index = Writer.note, Writer.index
 
-        def noted(writer: Writer, context: str, delivered: Delivered) -> bool:
+        def noted(writer: Writer, context: str, delivered: AppendResult) -> bool:
             note(writer, context, delivered)
             return True
 
-        async def indexed(writer: Writer, context: str, delivered: Delivered) -> Embedded:
+        async def indexed(writer: Writer, context: str, delivered: AppendResult) -> Embedded:
             self.asked.set()
             await self.may.wait()
             return await index(writer, context, delivered)

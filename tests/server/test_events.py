@@ -224,7 +224,7 @@ async def test_a_page_has_few_characters_whatever_the_entries_have() -> None:
         await append_drafts(
             storage, context, *[draft_message("short")] * 40, *[draft_message("x" * 40_000)] * 5
         )
-        reader = pages.page_reader(storage)
+        reader = pages.get_page_reader(storage)
 
         async def size(after: int) -> int:
             span = pages.Span(context=context.id, after=after, version=45, epoch=0, limit=pages.PAGE_ENTRIES)

@@ -51,8 +51,8 @@ from acms import (
 from acms.compaction import job as room
 from acms.errors import ExpiredError
 from acms.jobs.requests import compaction_kind
-from acms.log import in_force as history
-from acms.log.in_force import fold_atomic_groups
+from acms.log import active_entries as history
+from acms.log.active_entries import fold_atomic_groups
 from acms.model import Failed, JobQuery
 from acms.ports import SummaryRequest
 from acms.testing.books import find_active_entries, ids_of_entries

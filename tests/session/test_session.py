@@ -37,9 +37,9 @@ from acms import (
     open_storage,
 )
 from acms.errors import HandleError
-from acms.log import in_force
+from acms.log import active_entries
 from acms.log import read as log_read
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.observability import EpisodeClosed, Event, Ingested, JSONFormatter, Planned, Rewritten, correlation
 from acms.recall.window import gather_all, plan_window
 from acms.session import withdraw_from_session
@@ -514,7 +514,7 @@ async def test_the_work_of_a_rewrite_does_not_grow_with_those_before_it(
             super().__init__(replacing, searchable=searchable)
             looked_at += len(self.replacing)
 
-    for module in (log_read, rewrite, retirement, cache, in_force):
+    for module in (log_read, rewrite, retirement, cache, active_entries):
         monkeypatch.setattr(module, "Replacements", Counted)
     async with session_on(storage) as session:
         ids = await ingest_texts(session, *[f"message {number}" for number in range(80)])

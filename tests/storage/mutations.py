@@ -31,7 +31,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import Phase
 
-from acms.log import in_force
+from acms.log import active_entries
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage, MemoryStorage, PostgresStorage, SQLiteStorage, append_rules
 from acms.storage.append_rules import Read
@@ -316,20 +316,20 @@ FAULTS = [
     ),
     Fault(
         "units split a tool group", "memory",
-        edit_source(in_force, "fold_atomic_groups",
+        edit_source(active_entries, "fold_atomic_groups",
              ("units.append(EntryGroup(tuple(members), complete=made_ids <= answered_ids))",
               "units.extend(EntryGroup((member,)) for member in members)")),
         "story",
     ),
     Fault(
         "an undone summary stays in force", "memory",
-        edit_source(in_force.Replacements, "_has_effect",
+        edit_source(active_entries.Replacements, "_has_effect",
              ("replacing_version = self.replaced_by(entry.version)", "replacing_version = None")),
         "story",
     ),
     Fault(
         "an edit is read at the end", "memory",
-        edit_source(in_force, "anchor_version", ("if entry.replaces and", "if False and")),
+        edit_source(active_entries, "anchor_version", ("if entry.replaces and", "if False and")),
         "story",
     ),
     Fault(

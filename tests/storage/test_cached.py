@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 from acms import Kind, State
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.log.read import replacements_at
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import run_story, sound

@@ -10,7 +10,7 @@ from acms import Entry, Fact, Kind, Origin
 from acms.facts.consolidate import Consolidated, Consolidation, FactLimits
 from acms.knowledge import Outcome
 from acms.log import facts
-from acms.log.in_force import Replacements, find_demotions
+from acms.log.active_entries import Replacements, find_demotions
 from acms.model import Draft
 from acms.ports import Proposal
 from tests.support.logs import NOON, Log

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms import Entry, State
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Segment, Snapshot
 from acms.recall.query import Query, parse_query

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from acms import Entry, EpisodeBoundaryConfig, Kind, Origin, Role, State, Text, ToolCall, ToolResult
+from acms.log.active_entries import EntryGroup, Replacements, effective_sequence, fold_atomic_groups
 from acms.log.encoding import entry_id
-from acms.log.in_force import EntryGroup, Replacements, effective_sequence, fold_atomic_groups
 from acms.log.validation import canonical_text
 from acms.model import Draft, Part, Span
 from acms.recall.planner import media_tokens

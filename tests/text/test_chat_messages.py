@@ -23,7 +23,7 @@ from acms import (
     ToolCall,
     ToolResult,
 )
-from acms.log.in_force import EntryGroup, effective_sequence, fold_atomic_groups
+from acms.log.active_entries import EntryGroup, effective_sequence, fold_atomic_groups
 from acms.log.trust import is_instruction
 from acms.model import Head
 from acms.ports import TokenCounter

@@ -19,7 +19,7 @@ from acms.write.episodes import (
     TOOL_RESULT,
     Tail,
     build_episodes,
-    tail_of,
+    rebuild_tail,
 )
 from tests.support.logs import CONTEXT, NOON, Log
 
@@ -35,7 +35,7 @@ def close_reasons(log: Log) -> list[str | None]:
 
 
 def rebuilt_tail(log: Log) -> Tail:
-    return tail_of(log.entries, [one for one in log.entries if one.replaces])
+    return rebuild_tail(log.entries, [one for one in log.entries if one.replaces])
 
 
 def is_closing(text: str) -> bool:
@@ -295,7 +295,7 @@ def test_an_edit_is_no_turn_and_moves_no_episode() -> None:
 
 def test_an_empty_log_has_no_episode() -> None:
     assert build_episodes(CONTEXT, []) == []
-    assert tail_of([], []) == Tail()
+    assert rebuild_tail([], []) == Tail()
 
 
 # ── the tail ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -350,7 +350,7 @@ def test_a_tail_is_rebuilt_with_the_calls_that_edits_made(
     parts = tuple([ToolCall(call, "disk") for call in calls])
     edited = replace(edit, parts=parts, group="g" if calls else None)
     log.entries[1] = replace(log.entries[1], group="g")
-    tail = tail_of([*log.entries[:2], edited], [edited])
+    tail = rebuild_tail([*log.entries[:2], edited], [edited])
     assert (tail.calls, tail.pending) == (open_calls, "g" if calls else None)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ACMSError, Entry, Kind, open_storage
-from acms.log.known import KnownMessages
+from acms.log.known_messages import KnownMessages
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
 from acms.write.episodes import Tail

@@ -20,7 +20,7 @@ from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNot
 from acms.log import policy, validation
 from acms.log.encoding import draw_token, genesis_hash
 from acms.log.exported import validate_context, validate_entry
-from acms.log.provenance import COPIED, COPIES, COPYING, copy_batch, copy_of
+from acms.log.provenance import COPIED, COPIES, COPYING, copy_batch, id_of_copy
 from acms.log.settings import TAGS, read_setting
 from acms.model import (
     Append,
@@ -132,23 +132,23 @@ class _Copy:
         contexts = await list_contexts(self._source, ContextQuery(deleted=True))
         steps = [await self._plan_step(context.id) for context in contexts]
         for step in steps:
-            await self._validate(step)
+            await self._validate_entries(step)
             self._total += step.last - step.after
         for step in steps:  # before any is created: a context deleted in the source must free its name
             if step.target_last is not None:
-                await self._hide(step.id, jobs.get(step.id, ()))
+                await self._delete_in_target(step.id, jobs.get(step.id, ()))
         for step in steps:
             own_jobs = jobs.get(step.id, ())
             await self._restore(step, own_jobs)
             if step.target_last is not None:
-                await self._blank(step)
+                await self._erase_lost_content(step)
             if derived:
                 await self._copy_derived(step)
-            await self._hide(step.id, own_jobs)
+            await self._delete_in_target(step.id, own_jobs)
             await self._copy_settings(step)
         jobs = await self._read_jobs()
         for id, own_jobs in jobs.items():
-            await self._enqueue(id, own_jobs)
+            await self._queue_jobs(id, own_jobs)
         await self._flush()
         problems: list[Problem] = []
         if verify:
@@ -181,14 +181,14 @@ class _Copy:
         with limits.locate_errors(f"{id} of the source"):
             validate_context(context, own_name=validation.AUDIT)
         start = context.fork or 0
-        last, chain = await _end_of(self._source, id)
+        last, chain = await _read_end(self._source, id)
         copy = await find_context(self._target, id, namespace=context.namespace)
         if copy is None or copy.id != id:  # not there, or found by a name that is equal to the id
             await self._check_name(context)
             return _Step(id, start, last, None)
         if _identity(copy) != _identity(context):
             raise ConflictError(f"{id} is another context in the target", retryable=False)
-        target_last, target_chain = await _end_of(self._target, id)
+        target_last, target_chain = await _read_end(self._target, id)
         if target_last > last:
             raise _diverged_error(context, f"is at version {target_last} there and at {last} here")
         if start < target_last < last:  # the target is behind: compare the entry at which it stopped
@@ -206,7 +206,7 @@ class _Copy:
             raise _diverged_error(context, "has other settings there")
         return _Step(id, start, last, max(target_last, start))
 
-    async def _validate(self, step: _Step) -> None:
+    async def _validate_entries(self, step: _Step) -> None:
         """Raise for an entry that the API would refuse: then nothing is copied."""
         async for page in read_pages(self._source, step.id, at=step.last, after=step.after, deleted=True):
             for entry in page:
@@ -240,13 +240,13 @@ class _Copy:
                 # deletes it after its jobs are copied, such as the job that collects its entries.
                 visible = replace(context, deleted_at=None, settings_rev=max(0, context.settings_rev - 1))
                 try:
-                    return await self._target.restore(visible, self._stream(step))
+                    return await self._target.restore(visible, self._iter_missing_entries(step))
                 except ConflictError:
                     # Another live context has its name now, so it can only be restored as deleted, without jobs.
                     self._left += [f"job {job.kind} of {step.id}: its name was taken again" for job in jobs]
-        await self._target.restore(context, self._stream(step))
+        await self._target.restore(context, self._iter_missing_entries(step))
 
-    async def _stream(self, step: _Step) -> AsyncIterator[Entry]:
+    async def _iter_missing_entries(self, step: _Step) -> AsyncIterator[Entry]:
         """Yield the entries that the target does not have, whole appends only."""
         unreported = 0
         async for append in read_appends(self._source, step.id, at=step.last, after=step.after):
@@ -255,16 +255,16 @@ class _Copy:
             self._entries += len(append)
             unreported += len(append)
             if unreported >= export.PAGE:
-                self._report(unreported)
+                self._report_progress(unreported)
                 unreported = 0
-        self._report(unreported)
+        self._report_progress(unreported)
 
-    def _report(self, entries: int) -> None:
+    def _report_progress(self, entries: int) -> None:
         self._done += entries
         if entries and self._progress is not None:
             self._progress(self._done, max(self._done, self._total))
 
-    async def _blank(self, step: _Step) -> None:
+    async def _erase_lost_content(self, step: _Step) -> None:
         """Remove the content of copied entries that have lost it in the source since."""
         context = await self._source.context(step.id)
         # The epoch counts erasures: at 0 nothing was erased. A deleted context has no readable epoch.
@@ -309,24 +309,24 @@ class _Copy:
             return
         head, copied_head = await self._source.head(step.id), await self._target.head(step.id)
         if head.version == copied_head.version and dict(head.tail) != dict(copied_head.tail):
-            await self._queue(Append(context=step.id, drafts=(), tail=dict(head.tail)))
+            await self._queue_append(Append(context=step.id, drafts=(), tail=dict(head.tail)))
 
-    async def _hide(self, id: str, jobs: Sequence[JobDraft]) -> None:
+    async def _delete_in_target(self, id: str, jobs: Sequence[JobDraft]) -> None:
         """Delete in the target a context that the source has deleted, after its unfinished jobs are copied."""
         context = await self._source.context(id)
         copy = await self._target.context(id)
         if not _is_deleted(context) or _is_deleted(copy):
             return
-        await self._enqueue(id, jobs)
+        await self._queue_jobs(id, jobs)
         await self._flush()
         change = {**dict.fromkeys(copy.settings), **context.settings, "deleted": True}
         await self._target.settings(id, change, rev=copy.settings_rev)
 
-    async def _enqueue(self, id: str, jobs: Sequence[JobDraft]) -> None:
+    async def _queue_jobs(self, id: str, jobs: Sequence[JobDraft]) -> None:
         if jobs and not _is_deleted(await self._target.context(id)):
-            await self._queue(Append(context=id, drafts=(), jobs=tuple(jobs)))
+            await self._queue_append(Append(context=id, drafts=(), jobs=tuple(jobs)))
 
-    async def _queue(self, append: Append) -> None:
+    async def _queue_append(self, append: Append) -> None:
         """Queue an append without entries; a page of them is sent in one commit."""
         self._pending.append(append)
         if len(self._pending) >= export.PAGE:
@@ -339,7 +339,7 @@ class _Copy:
 
     async def _verify(self, step: _Step) -> list[Problem]:
         """Compare both sides of a context and compute its hashes again."""
-        end, copied_end = await _end_of(self._source, step.id), await _end_of(self._target, step.id)
+        end, copied_end = await _read_end(self._source, step.id), await _read_end(self._target, step.id)
         if end == copied_end:
             context = await self._target.context(step.id)
             return [] if _is_deleted(context) else await export.verify(self._target, context)
@@ -402,7 +402,7 @@ def _draft_from_job(job: Job, name: str) -> JobDraft:
     return JobDraft(kind=job.kind, dedupe=name, payload=dict(job.payload), not_before=due)
 
 
-async def _end_of(storage: StorageBackend, context: str) -> tuple[int, bytes]:
+async def _read_end(storage: StorageBackend, context: str) -> tuple[int, bytes]:
     """Return the last version of a context and its chain value, also of a deleted one."""
     newest = await storage.read(context, newest=1, deleted=True)
     return (newest[0].version, newest[0].chain) if newest else (0, b"")
@@ -441,10 +441,10 @@ async def copy_session(shared: SharedSession, at: int | str | None, session_id: 
     during the copy or later, also erases the content in the copy: the original records its copies.
     """
     storage = shared.storage
-    key = None if session_id is None else validation.session_name(session_id, "session_id")
+    key = None if session_id is None else validation.validate_new_session_name(session_id, "session_id")
     id = await shared.written()
     original = await storage.context(id)
-    version = await forks.version_of(storage, id, at)
+    version = await forks.resolve_version(storage, id, at)
     attempts = 0
     while True:
         try:
@@ -513,7 +513,7 @@ async def _prepare_hidden_copy(
     name = draw_token(os.urandom, 16) if key is None else key
     attempt = 0
     while True:
-        id = copy_of(original.id, version, f"{original.namespace} {name}", attempt)
+        id = id_of_copy(original.id, version, f"{original.namespace} {name}", attempt)
         unfinished = await find_context(storage, id, namespace=original.namespace)
         if unfinished is None:
             break

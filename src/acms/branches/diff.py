@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+from acms.log.active_entries import Replacements, anchor_version, join_spans
 from acms.log.facts import address_of, has_address
-from acms.log.in_force import Replacements, anchor_version, join_spans
 from acms.model import Entry, Kind, Span, State
 from acms.results import Change, Delta
-from acms.write.episodes import is_mark
+from acms.write.episodes import is_reflection_mark
 
 READ_GAP = 31
 """Versions between two spans that are read along with them: that is faster than another read."""
@@ -91,12 +91,14 @@ def compute_deltas(
     left_active, right_active = left.select_active(left_entries), right.select_active(right_entries)
     removed: dict[Kind, _Subjects] = {}
     for id, entry in left_active.items():
-        if id not in right_active and not is_mark(entry):  # the mark that closes an episode has no content
+        if id not in right_active and not is_reflection_mark(
+            entry
+        ):  # the mark that closes an episode has no content
             subjects = removed.setdefault(entry.kind, {})
             subjects.setdefault(_subject_of_entry(left, entry), []).append(entry)
     added: dict[Kind, _Subjects] = {}
     for id, entry in right_active.items():
-        if id not in left_active and not is_mark(entry):
+        if id not in left_active and not is_reflection_mark(entry):
             subjects = added.setdefault(entry.kind, {})
             subjects.setdefault(_subject_of_entry(right, entry), []).append(entry)
     kinds = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)

@@ -19,7 +19,7 @@ from acms.branches.export import PAGE
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
 from acms.log import policy, read, validation
-from acms.log.in_force import join_spans
+from acms.log.active_entries import join_spans
 from acms.log.settings import MAX_TAGS, TAGS, read_setting, validate_tag_name
 from acms.model import (
     Append,
@@ -68,7 +68,7 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
     learned later from earlier messages.
     """
     storage = shared.storage
-    name = None if session_id is None else validation.session_name(session_id, "session_id")
+    name = None if session_id is None else validation.validate_new_session_name(session_id, "session_id")
     parent = await shared.written()
     version = head = None
     if at is not None:
@@ -250,7 +250,7 @@ async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
 # ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def version_of(storage: StorageBackend, context: str, at: int | str | None) -> int:
+async def resolve_version(storage: StorageBackend, context: str, at: int | str | None) -> int:
     """Return the version that a number or a tag names, or the newest one for None.
 
     Raises `NotFoundError` for a version after the end of the log, and for an unknown tag.
@@ -262,7 +262,7 @@ async def version_of_tag(storage: StorageBackend, context: str | None, tag: str)
     """Return the version that a tag names. `context` is None for a log that was never written: it has no tags."""
     if context is None:
         raise _unknown_tag_error(tag, {})
-    return await version_of(storage, context, tag)
+    return await resolve_version(storage, context, tag)
 
 
 async def tag_version(
@@ -273,7 +273,7 @@ async def tag_version(
     validation.require_flag(move, "move")
     head = await storage.head(context)
     version = None if version is None else validation.validate_integer(version, "version")
-    number = read.version_of(head, version)
+    number = read.version_to_read(head, version)
     value = {"version": number, "chain": await _chain_at_version(storage, context, head, number)}
     inherited = await _read_visible_tags(storage, await storage.context(context))
 
@@ -334,7 +334,7 @@ async def _resolve_version(
     """Return the version that a number or a tag names, or the newest one for None, and the head of the log."""
     head = await storage.head(context.id)
     if not isinstance(at, str):
-        return read.version_of(head, None if at is None else validation.validate_integer(at, "at")), head
+        return read.version_to_read(head, None if at is None else validation.validate_integer(at, "at")), head
     at = validation.validate_name(at, "at")
     tags = await _read_visible_tags(storage, context)
     if at not in tags:

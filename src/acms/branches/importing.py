@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from acms.branches.importers import Conversation, Import, Turn
 from acms.errors import EntryNotFoundError, GoneError, IdempotencyMismatchError, ValidationError
 from acms.log import validation
-from acms.log.in_force import GONE
+from acms.log.active_entries import GONE
 from acms.model import Entry, Origin
 from acms.ports import StorageBackend
 from acms.results import MessageReceipt, Synced
@@ -192,7 +192,7 @@ class Importer:
                     f"{names[conversation.fork.conversation]}-{conversation.fork.first[:8]}"
                 )
         for name, count in Counter(names.values()).items():
-            validation.session_name(name, "session")
+            validation.validate_new_session_name(name, "session")
             if count > 1:
                 raise ValidationError(f"two conversations of the file are named {name!r}", field="session")
         return names

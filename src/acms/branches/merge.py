@@ -19,8 +19,8 @@ from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
 from acms.errors import ConflictError, GoneError, ValidationError
 from acms.log import validation
-from acms.log.in_force import join_spans
-from acms.log.known import hash_sensitive_key
+from acms.log.active_entries import join_spans
+from acms.log.known_messages import hash_sensitive_key
 from acms.log.merges import MergeConflict, Merged, MergeStrategy, merge_conflict_error
 from acms.log.policy import PRIVATE
 from acms.model import Append, Context, Draft, Entry, Head, Kind, Span, ToolCall
@@ -34,7 +34,7 @@ from acms.session_state import SharedSession
 from acms.storage import append_rules
 from acms.storage.append_rules import split_segments
 from acms.write import retirement
-from acms.write.queue import AppendRequest, Overtaken, Writer
+from acms.write.queue import AppendRequest, LogChangedError, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ async def merge_session(
     while True:
         try:
             return await _try_merge(shared, writer, side, strategy, dry_run=dry_run)
-        except Overtaken:  # another write came first: the log has grown, so the merge is planned again
+        except LogChangedError:  # another write came first: the log has grown, so the merge is planned again
             continue
         except GoneError:  # an entry was erased between the read and the write
             attempts += 1
@@ -72,7 +72,10 @@ async def merge_session(
 async def _try_merge(
     shared: SharedSession, writer: Writer, side: Side, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
-    """Read both sides, plan the merge and append it; raise `Overtaken` or `GoneError` if a side changed meanwhile."""
+    """Read both sides, plan the merge and append it.
+
+    Raise `LogChangedError` or `GoneError` if one side changed meanwhile.
+    """
     sides = await _read_sides(shared, side)
     plan = three_way.plan_merge(sides.ours, sides.theirs, strategy)
     merged = _describe_merge(shared, side, sides, plan, strategy, dry_run=dry_run)
@@ -116,7 +119,7 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     context = await forks.load_live_context(storage, await shared.written())
     other = await forks.load_live_context(storage, await side.shared.written())
     _check_mergeable(context, other)
-    version = await forks.version_of(storage, other.id, side.at)
+    version = await forks.resolve_version(storage, other.id, side.at)
     head = await storage.head(context.id)
     runs = split_segments(context.id, context.lineage, 1, head.version)
     other_runs = split_segments(other.id, other.lineage, 1, version)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from acms.branches.three_way import AddedFact, Edit, Log, Plan, Slot
+from acms.log.active_entries import MERGED, SEEN, Replacements
 from acms.log.encoding import to_microseconds
 from acms.log.facts import single_spans
-from acms.log.in_force import MERGED, SEEN, Replacements
 from acms.log.merges import KEPT
 from acms.model import EMPTY, Draft, Entry, Json, Kind, Origin, Span
 from acms.write import retirement

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from acms.log import trust
+from acms.log.active_entries import Replacements, anchor_version
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import Address, FactHistory, address_of, has_address
-from acms.log.in_force import Replacements, anchor_version
 from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, vector_covers
 from acms.model import Entry, Kind, Span, State
 

@@ -45,7 +45,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
-from acms.log.validation import PROFILE, same_namespace
+from acms.log.validation import PROFILE, require_same_namespace
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
 from acms.ports import Embedder, Handle, Reflector, StorageBackend
@@ -281,13 +281,13 @@ def parse_version(version: str | int) -> int:
 async def resolve_version(storage: StorageBackend, context_id: str, text: str) -> int:
     """Return the version that 12, v12 or a tag names; a tag with the name v12 goes first."""
     if text.isdecimal():
-        return await forks.version_of(storage, context_id, int(text))
+        return await forks.resolve_version(storage, context_id, int(text))
     try:
-        return await forks.version_of(storage, context_id, text)
+        return await forks.resolve_version(storage, context_id, text)
     except NotFoundError:
         if not _VERSION.fullmatch(text):
             raise
-    return await forks.version_of(storage, context_id, parse_version(text))
+    return await forks.resolve_version(storage, context_id, parse_version(text))
 
 
 def _check_version(version_or_tag: str | None) -> str | None:
@@ -582,7 +582,7 @@ async def find_session(storage: StorageBackend, name: str, namespace: str) -> Co
             f"no session is named {name!r} in namespace {namespace!r}",
             options=("acms sessions --all lists them",),
         ) from error
-    same_namespace(namespace, context.namespace, name)  # an id finds a session in any namespace
+    require_same_namespace(namespace, context.namespace, name)  # an id finds a session in any namespace
     return context
 
 
@@ -681,7 +681,7 @@ async def get_or_create_session(storage: StorageBackend, name: str, namespace: s
         context = await storage.context(name, namespace=namespace)
     except SessionNotFoundError:
         return ACMS(name, storage, create_embedder(), config=ACMSConfig.from_env(), namespace=namespace)
-    same_namespace(namespace, context.namespace, name)
+    require_same_namespace(namespace, context.namespace, name)
     return build_session(storage, context, name)
 
 

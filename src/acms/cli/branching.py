@@ -25,8 +25,8 @@ from acms.cli.base import (
 from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
+from acms.log.active_entries import Replacements
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import Replacements
 from acms.log.settings import read_setting
 from acms.model import Kind
 from acms.ports import StorageBackend

@@ -15,7 +15,7 @@ from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.log import policy as policy_levels
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.model import Context
 from acms.ports import StorageBackend

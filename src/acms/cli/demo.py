@@ -22,7 +22,7 @@ from acms.cli.render import Column, Screen, count_noun
 from acms.cli.stores import file_url, parse_store
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.model import Kind
 from acms.ports import Progress
 from acms.providers import OfflineReflector

@@ -16,7 +16,7 @@ from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
 from acms.errors import ValidationError
 from acms.log.policy import CompactionPolicy
-from acms.log.validation import UNNAMED, same_namespace
+from acms.log.validation import UNNAMED, require_same_namespace
 from acms.model import Context
 from acms.ports import Progress, StorageBackend
 from acms.privacy.detect import safe_key
@@ -100,7 +100,7 @@ async def erase_content(
         context = None
         if session is not None:
             context = await find_context_to_erase(storage, session, namespace=namespace or UNNAMED)
-            same_namespace(namespace or UNNAMED, context.namespace, session)
+            require_same_namespace(namespace or UNNAMED, context.namespace, session)
         with shell.progress("erasing") as report:
             options = _ErasureOptions(
                 verify=verify,

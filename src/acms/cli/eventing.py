@@ -13,7 +13,7 @@ from acms.cli import render
 from acms.cli.base import Session, Shell, create_group, define_command
 from acms.cli.render import Column, count_noun, fields_of
 from acms.errors import NotFoundError
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.model import Webhook
 from acms.results import LogEvent
 

@@ -26,10 +26,10 @@ from acms.cli.hints import keep_store
 from acms.cli.render import Column, Screen, count_noun
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.facts.by_hand import parse_valid_time
+from acms.facts.manual import parse_valid_time
 from acms.knowledge import Fact, Scope
+from acms.log.active_entries import preview_text
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import preview_text
 from acms.log.read import find_profile
 from acms.log.validity import Period
 from acms.model import Entry

@@ -21,7 +21,7 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
 from acms.jobs import requests
 from acms.jobs.worker import GRACE, Handler, Worker
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.log.validation import PAGE
 from acms.model import Job, JobQuery, JobState
 from acms.observability.events import Event, JobFailed, JobFinished

@@ -23,7 +23,7 @@ from acms.cli.stores import (
     refuse_option,
 )
 from acms.errors import ConfigurationError
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.model import Json
 from acms.prompt import pin_index
 from acms.prompt.pins import KVPinRegistry, Pin, Pinned, create_pin_registry

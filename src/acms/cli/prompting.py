@@ -19,8 +19,8 @@ from acms.cli import render
 from acms.cli.base import At, File, Limit, Session, Shell, allow_interrupt, app, define_command, write_file
 from acms.cli.render import Column, Screen, count_noun
 from acms.errors import EntryNotFoundError, NotFoundError, ValidationError
+from acms.log.active_entries import preview_text
 from acms.log.encoding import parts_from_json, parts_to_json
-from acms.log.in_force import preview_text
 from acms.model import Json, Media, Privacy, Reasoning, Role, ToolCall, ToolResult
 from acms.model import Text as MessageText
 from acms.ports import Codec

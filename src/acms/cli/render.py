@@ -25,7 +25,7 @@ from rich.text import Text
 
 from acms.cli.hints import keep_store
 from acms.errors import ACMSError, ValidationError
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.model import Entry, Json, ToolCall, client_supplied_key
 from acms.ports import Progress
 from acms.results import ContextItem, Verdict

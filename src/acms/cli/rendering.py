@@ -13,7 +13,7 @@ from acms.cli.base import File, Shell, allow_interrupt, define_command
 from acms.cli.render import LEDGER, Column, Screen, to_json_value
 from acms.contract.schema import RenderReply
 from acms.errors import ValidationError
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 
 FRAGMENTS = (
     Column("text", wide=True, value=lambda fragment: preview_text(fragment.text or "[blocked]", 160)),

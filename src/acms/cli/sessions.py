@@ -16,7 +16,7 @@ from acms.cli.base import At, Full, Session, Shell, Yes, create_group, define_co
 from acms.cli.render import Column, count_noun
 from acms.config import ACMSConfig
 from acms.log import policy
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.ports import StorageBackend
 from acms.results import ContextInfo

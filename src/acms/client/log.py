@@ -48,7 +48,7 @@ class Log:
             except SessionNotFoundError:
                 return None
             contexts = [nouns.read_noun(ContextInfo, answer.data)]
-            validation.same_namespace(self.namespace, contexts[0].namespace, self.session_id)
+            validation.require_same_namespace(self.namespace, contexts[0].namespace, self.session_id)
         if contexts:
             self.namespace, self.id = contexts[0].namespace, contexts[0].id
         return self.id

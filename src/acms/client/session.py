@@ -41,7 +41,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.knowledge import Fact
-from acms.log import foreign, validation
+from acms.log import provider_messages, validation
 from acms.log.merges import Merged, MergeStrategy
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, ONCE, Entry, Job, JobState, Json, Part, Privacy
@@ -440,9 +440,12 @@ def _write_message(arguments: Mapping[str, Any], prefix: str) -> dict[str, Json]
             values[name] = list(values[name])
     if "metadata" in values:
         values["metadata"] = validation.validate_metadata(values["metadata"], f"{prefix}metadata")
-    if "parts" in values and not foreign.of_gemini(values):
+    if "parts" in values and not provider_messages.is_gemini_content(values):
         values["parts"] = _write_parts(values["parts"], prefix)
-    return {to_camel_case(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
+    return {
+        to_camel_case(name) if name in provider_messages.FIELDS else name: value
+        for name, value in values.items()
+    }
 
 
 def _write_parts(parts: Iterable[Any], prefix: str) -> list[Json]:

@@ -41,9 +41,9 @@ from acms.errors import (
 )
 from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
-from acms.log import in_force, read, summary_levels, trust, validation
+from acms.log import active_entries, read, summary_levels, trust, validation
 from acms.log import policy as policy_levels
-from acms.log.in_force import Replacements, is_merge_record
+from acms.log.active_entries import Replacements, is_merge_record
 from acms.log.policy import CompactionPolicy, merge_policy
 from acms.log.summary_levels import Level
 from acms.model import (
@@ -119,7 +119,7 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
         has_ended = job.state in _ENDED_STATES
         if not requests.satisfies_request(job, mode):
             if job.state is JobState.READY:
-                mode = requests.privacy_of(job, mode, mode)  # at least as strict as the withdrawn job
+                mode = requests.privacy_of_job(job, mode, mode)  # at least as strict as the withdrawn job
                 await requests.withdraw_job(storage, job, requests.WITHDRAWN)
                 continue
             # Without a worker in this process, a running job may never end.
@@ -217,7 +217,7 @@ async def read_compactions(
 ) -> list[Compaction]:
     """Return the compactions of a log up to a version, oldest first; with `job_id` only those of that job."""
     head = await storage.head(context)
-    version = read.version_of(head, at)
+    version = read.version_to_read(head, at)
     replacements = await read.replacements_at(storage, context, head, version)
     compactions: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
@@ -261,7 +261,7 @@ async def expand_summary(
     storage: StorageBackend, context: str | None, at: int | None, version: int
 ) -> list[Entry]:
     """Return the entries that a summary replaced, as they were read just before it."""
-    newest = 0 if context is None else read.version_of(await storage.head(context), at)
+    newest = 0 if context is None else read.version_to_read(await storage.head(context), at)
     if context is None or version > newest:
         raise validation.missing_version_error(newest, version)
     summary = await _read_entry_at_version(storage, context, version)
@@ -277,7 +277,7 @@ async def expand_summary(
     for first, last in summary.replaces:
         entries += await storage.read(context, at=last, after=first - 1, kinds=read.CONVERSATION_KINDS)
     versions = {entry.version for entry in entries}
-    active_before = in_force.effective_sequence(entries, replacements_before)
+    active_before = active_entries.effective_sequence(entries, replacements_before)
     # The replacements add the active edits and summaries of the whole log: only those of the spans belong here.
     return [entry for entry in active_before if entry.version in versions]
 
@@ -328,7 +328,7 @@ def make_compaction_handler(
             policy = CompactionPolicy(**payload["policy"])
         configured = config.privacy.mode
         minimum = configured if modes is None else modes.get(context.id)
-        mode = requests.privacy_of(lease.job, configured, minimum)
+        mode = requests.privacy_of_job(lease.job, configured, minimum)
         retention = payload.get(policy_levels.RETENTION, config.retention_seconds)
         if retention is None and modes is None:  # a remote worker falls back to its own configuration
             retention = config.retention_seconds
@@ -421,7 +421,9 @@ def _plan_due_compaction(
     With `force`, which means that a caller requested the compaction, it may free any number of tokens. Otherwise a plan
     that frees too little is reduced to its outdated summaries.
     """
-    groups = in_force.fold_atomic_groups(in_force.effective_sequence(entries, replacements), whole=True)
+    groups = active_entries.fold_atomic_groups(
+        active_entries.effective_sequence(entries, replacements), whole=True
+    )
     plan = plan_compaction(groups, work.policy, outdated)
     if force or isinstance(plan, str):
         return plan
@@ -459,7 +461,7 @@ async def _build_summary(work: _Work, lease: Lease, plan: CompactionPlan, messag
         "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
         trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
         summary_levels.LEVELS: summary_levels.to_json(await build_levels(work, text, tokens)),
-        in_force.ASKED: bool(lease.job.payload.get("force")),
+        active_entries.ASKED: bool(lease.job.payload.get("force")),
     }
     if plan.renews:
         data[RENEWS] = list(plan.renews)

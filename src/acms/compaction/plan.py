@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from acms.log.in_force import EntryGroups, Replacements, anchor_version, join_spans
+from acms.log.active_entries import EntryGroups, Replacements, anchor_version, join_spans
 from acms.log.policy import CompactionPolicy, is_compaction_due
 from acms.log.trust import is_instruction
 from acms.model import Entry, Kind, Privacy, Role, Span

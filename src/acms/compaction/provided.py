@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from acms.compaction.plan import spans_of_entries
-from acms.log import in_force, read, trust
+from acms.log import active_entries, read, trust
 from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
-from acms.log.foreign import EXTRA_FIELDS
-from acms.log.known import COMPACTION_KEY_SUFFIX
+from acms.log.known_messages import COMPACTION_KEY_SUFFIX
+from acms.log.provider_messages import EXTRA_FIELDS
 from acms.log.validation import canonical_text
 from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
 from acms.nouns import episode_id
@@ -26,9 +26,9 @@ from acms.privacy.modes import privacy_of_sources
 from acms.results import Lost, MessageReceipt
 from acms.session_state import SharedSession
 from acms.write.episodes import Tail
-from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
+from acms.write.queue import AppendRequest, AppendResult, LogChangedError, Writer
 
-BuildReceipts = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
+BuildReceipts = Callable[[str, AppendResult, int], Awaitable[list[MessageReceipt]]]
 """Returns the receipts of the messages of a context that were delivered, after a number of summaries before them."""
 
 
@@ -102,7 +102,7 @@ def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession
 
 async def _append_batch(
     shared: SharedSession, writer: Writer, context: str, batch: _Batch, seen: Seen
-) -> tuple[Draft | None, Delivered]:
+) -> tuple[Draft | None, AppendResult]:
     """Append a batch; after a concurrent append its summary is built again. Return the summary and the delivery."""
     while True:
         head = await shared.storage.head(context)
@@ -125,7 +125,7 @@ async def _append_batch(
         )
         try:
             delivered = await writer.post(context, request)
-        except Overtaken:  # something was appended since the head was read
+        except LogChangedError:  # something was appended since the head was read
             continue
         assert delivered is not None
         return summary, delivered
@@ -160,7 +160,7 @@ async def _build_summary(
             return None  # it was stored when there were no entries to replace
     replacements = await read.replacements_at(storage, context, head, head.version)
     entries = await read.read_conversation(storage, context, replacements, head.version)
-    active = in_force.effective_sequence(entries, replacements)
+    active = active_entries.effective_sequence(entries, replacements)
     covered = _select_covered(active)
     if not covered:
         return None
@@ -177,7 +177,7 @@ async def _build_summary(
 
 def _select_covered(active: Sequence[Entry]) -> list[Entry]:
     """Return the entries that a provider's compaction replaces: all except instructions and open tool calls."""
-    groups = in_force.fold_atomic_groups(active, whole=True)
+    groups = active_entries.fold_atomic_groups(active, whole=True)
     complete: list[Entry] = []
     for group in groups.units:
         if group.complete:
@@ -209,14 +209,14 @@ async def _build_summary_data(
         "summarizer": vendor.removeprefix(REDACTED_VENDOR_PREFIX),
         "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
         trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
-        in_force.ASKED: True,
+        active_entries.ASKED: True,
     }
 
 
 # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> MessageReceipt:
+def _build_receipt(context: str, summary: Draft, delivered: AppendResult) -> MessageReceipt:
     """Return the receipt of a summary, with the position of the message before it."""
     receipt, start = delivered.receipt, delivered.start
     position = receipt.head.messages
@@ -236,7 +236,7 @@ def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> Messag
     )
 
 
-def _emit_compacted(shared: SharedSession, context: str, summary: Draft, delivered: Delivered) -> None:
+def _emit_compacted(shared: SharedSession, context: str, summary: Draft, delivered: AppendResult) -> None:
     """Log a compaction and report it as an event, unless it was stored before."""
     if delivered.receipt.repeated or summary.covers is None:
         return

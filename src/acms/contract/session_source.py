@@ -18,7 +18,7 @@ from acms.contract.entities import extract_entities, gaze_of_request
 from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
 from acms.log import trust, validation
-from acms.log.in_force import preview_text
+from acms.log.active_entries import preview_text
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE, read_active_sequence, valid_times_at
 from acms.log.validity import Labels, attach_label, label_at_end
@@ -33,7 +33,7 @@ from acms.runtime.threads import off_loop, pause_if_busy
 from acms.session import ACMS
 from acms.text.tokenizer import find_sentence_spans
 from acms.view import View
-from acms.write.episodes import is_mark
+from acms.write.episodes import is_reflection_mark
 
 TITLE_CHARS = 100
 """Characters of a message's shortest rendition: one line."""
@@ -147,7 +147,7 @@ class Memory:
             summaries = await self._session.storage.read(
                 recalled.context, at=recalled.version, kinds=(Kind.SUMMARY,), newest=MAX_PAST_EPISODES
             )
-            marks = [entry for entry in summaries if is_mark(entry) and _has_live_content(entry)]
+            marks = [entry for entry in summaries if is_reflection_mark(entry) and _has_live_content(entry)]
             labels = await self._labels()
         foreign = await self._read_other_sessions(recalled)
 
@@ -186,7 +186,7 @@ class Memory:
             row = foreign.get(item.id)
             if row is not None and (row.kind is not Kind.MESSAGE or row.markers):
                 items.append((item, row))
-        marks = [(row, scores[id]) for id, row in foreign.items() if id in scores and is_mark(row)]
+        marks = [(row, scores[id]) for id, row in foreign.items() if id in scores and is_reflection_mark(row)]
         contexts = {row.context for row, _ in marks}
         labels = await asyncio.gather(*map(self._labels_of, contexts))
         return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))

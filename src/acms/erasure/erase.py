@@ -20,10 +20,10 @@ from acms.errors import ACMSError, EntryNotFoundError, SessionNotFoundError, Val
 from acms.facts.statements import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
-from acms.log.in_force import Replacements, is_merge_record
-from acms.log.known import hash_sensitive_key
+from acms.log.active_entries import Replacements, is_merge_record
+from acms.log.known_messages import hash_sensitive_key
 from acms.log.policy import CompactionPolicy
-from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, source_spans
+from acms.log.provenance import COPIED, COPIES, Link, ReachedEntries, Run, source_spans
 from acms.log.read import find_profile
 from acms.log.settings import read_setting
 from acms.model import (
@@ -155,7 +155,7 @@ async def erase_subject(
         raise ValidationError("give a namespace, an actor or both", field="namespace")
     selected: str | None = None
     if namespace is not ...:
-        selected = validation.namespace_name(_require_single_name(namespace, "namespace"))
+        selected = validation.validate_namespace(_require_single_name(namespace, "namespace"))
     speaker: str | None = None
     selection: dict[str, Any] = {}
     if actor is not ...:
@@ -277,7 +277,7 @@ class _Erasing:
                 self._statements = await self._find_statements(links)
             if verify or self._quotes is not None:
                 await self._remember_texts(pending, verify=verify)
-            await self._blank(pending)
+            await self._erase_content(pending)
 
     async def _find_links(self) -> list[Link]:
         """Return the requested entries and those derived from them, as the logs are now; the requested ones first."""
@@ -287,18 +287,18 @@ class _Erasing:
 
     async def _read_lineage(self, links: Iterable[Link]) -> None:
         """Read the derived entries of all contexts that may hold derivatives of some entries."""
-        roots = {(await self._context(link.owner)).root for link in links}
+        roots = {(await self._load_context(link.owner)).root for link in links}
         self._contexts.update(await _list_tree_contexts(self._storage, roots))
         self._derived = []
         for context in self._contexts.values():
             self._derived += [link async for link in _iter_derived_links(self._storage, context)]
 
-    async def _collect_affected(self, links: Iterable[Link]) -> Reached:
+    async def _collect_affected(self, links: Iterable[Link]) -> ReachedEntries:
         """Return some entries with their edits, their copies and everything derived from any of these.
 
         Each round follows the entries that the last one added, until no more are added.
         """
-        reached = Reached(links)
+        reached = ReachedEntries(links)
         copies = [context for context in self._contexts.values() if read_setting(context.settings, COPIED)]
         followed: set[str] = set()
         while True:
@@ -324,23 +324,23 @@ class _Erasing:
         return _owner_of_version(original, link.version) == link.owner
 
     async def _add_run(
-        self, reached: Reached, cause: Link, run: Run, *, kinds: Sequence[Kind] | None = None
+        self, reached: ReachedEntries, cause: Link, run: Run, *, kinds: Sequence[Kind] | None = None
     ) -> None:
         """Add a run of entries of one owner, which `cause` led to."""
         owner, first, last = run
         rows = await self._storage.read(owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True)
         for entry in rows:
-            reached.add(await self._link(entry), cause.id)
+            reached.add(await self._make_link(entry), cause.id)
             if entry.state is State.ERASED:
                 self._blank_ids.add(entry.id)
 
-    async def _context(self, id: str) -> Context:
+    async def _load_context(self, id: str) -> Context:
         if id not in self._contexts:
             self._contexts[id] = await self._storage.context(id)
         return self._contexts[id]
 
-    async def _link(self, entry: Entry) -> Link:
-        return _link_of_entry(await self._context(entry.context), entry)
+    async def _make_link(self, entry: Entry) -> Link:
+        return _link_of_entry(await self._load_context(entry.context), entry)
 
     async def _check_holds(self, links: Sequence[Link]) -> None:
         """Raise `LegalHoldError` if a context that reads one of these is under legal hold."""
@@ -357,7 +357,7 @@ class _Erasing:
 
     async def _remember_texts(self, links: Sequence[Link], *, verify: bool) -> None:
         """Keep the texts to be erased, to search for them afterwards."""
-        for entry in await self._get([link.id for link in links]):
+        for entry in await self._get_entries([link.id for link in links]):
             if self._quotes is not None and entry.kind is Kind.MESSAGE:
                 self._quotes.add(entry)
             if not verify:
@@ -374,14 +374,14 @@ class _Erasing:
             if link.kind is Kind.FACT and not link.sources and link.id not in erased_ids:
                 fact_ids.append(link.id)
         values: list[tuple[Entry, tuple[str, ...]]] = []
-        for fact in await self._get_live(fact_ids):
+        for fact in await self._get_live_entries(fact_ids):
             value = fold_text(str(fact.data.get("value", "")))
             if value:
                 values.append((fact, value))
         if not values:
             return []
         statements: list[Remaining] = []
-        for message in await self._get_live([link.id for link in links if link.kind is Kind.MESSAGE]):
+        for message in await self._get_live_entries([link.id for link in links if link.kind is Kind.MESSAGE]):
             text = fold_text(message.content)
             for fact, value in values:
                 if mentions_value(text, value):
@@ -446,10 +446,10 @@ class _Erasing:
             for source in link.sources:
                 if prefix is not None and source.startswith(prefix):
                     copy_of[source] = link.id
-        for entry in await self._get(list(copy_of)):
-            yield await self._link(entry), copy_of[entry.id]
+        for entry in await self._get_entries(list(copy_of)):
+            yield await self._make_link(entry), copy_of[entry.id]
         for owner, versions in by_owner.items():
-            origin = read_setting((await self._context(owner)).settings, COPIED)
+            origin = read_setting((await self._load_context(owner)).settings, COPIED)
             if origin is None:
                 continue
             original = await find_context(self._storage, origin["context"])
@@ -459,7 +459,7 @@ class _Erasing:
             async for page in read_pages(self._storage, original.id, after=first - 1, at=last, deleted=True):
                 for entry in page:
                     if entry.version in versions:
-                        yield await self._link(entry), versions[entry.version]
+                        yield await self._make_link(entry), versions[entry.version]
 
     async def _find_sources(self, links: Sequence[Link]) -> list[Remaining]:
         """Return the source messages of erased facts, with their edits and copies."""
@@ -469,9 +469,9 @@ class _Erasing:
             if link.kind is Kind.FACT:
                 fact_of.update((id, link.id) for id in link.sources if id not in erased_ids)
         messages: list[Link] = []
-        for entry in await self._get_live(list(fact_of)):
+        for entry in await self._get_live_entries(list(fact_of)):
             if entry.kind is Kind.MESSAGE:
-                messages.append(await self._link(entry))
+                messages.append(await self._make_link(entry))
         if not messages:
             return []
         await self._read_lineage(messages)
@@ -496,24 +496,24 @@ class _Erasing:
                     blanked[entry.content, entry.key] = entry
         remaining: list[Remaining] = []
         repeat_ids = await proof.find_repeats(self._storage, blanked.values())
-        for entry in await self._get_live(repeat_ids):
+        for entry in await self._get_live_entries(repeat_ids):
             erased = blanked.get((entry.content, entry.created_at)) or blanked.get((entry.content, entry.key))
             if erased is not None and erased.role is entry.role:
                 remaining.append(_make_remaining(entry, "copy", erased.id))
         return remaining
 
-    async def _get(self, ids: Sequence[str]) -> list[Entry]:
+    async def _get_entries(self, ids: Sequence[str]) -> list[Entry]:
         """Return the existing entries among some ids."""
         entries: list[Entry] = []
         for batch in _split_batches(ids):
             entries += [entry for entry in await self._storage.get(batch) if entry is not None]
         return entries
 
-    async def _get_live(self, ids: Sequence[str]) -> list[Entry]:
+    async def _get_live_entries(self, ids: Sequence[str]) -> list[Entry]:
         """Return the entries among some ids that still have content."""
-        return [entry for entry in await self._get(ids) if entry.state is State.LIVE]
+        return [entry for entry in await self._get_entries(ids) if entry.state is State.LIVE]
 
-    async def _blank(self, links: Sequence[Link]) -> None:
+    async def _erase_content(self, links: Sequence[Link]) -> None:
         """Erase the content of entries, newest first, so citing entries go before or together with those they cite."""
         requested_owners = {link.owner for link in links if link.id in self._requested_ids}
         # The requested entries go last: a call that was interrupted can then be repeated, as it finds them. If they

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConflictError, GoneError, LeaseLostError, ProviderError
 from acms.events.cursor import Cursor
-from acms.events.follow import changed_jobs, list_unfinished_jobs
+from acms.events.follow import find_changed_jobs, list_unfinished_jobs
 from acms.events.signing import sign_request
 from acms.events.webhooks import Progress, Webhooks, delivers_job_changes, progress_key_of
 from acms.jobs.worker import Outcome
@@ -165,7 +165,7 @@ class Delivery:
             progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
             await webhooks.keep(webhook.id, progress_key, progress)
         cursor = Cursor.read(progress.jobs)
-        jobs, highest = await changed_jobs(storage, context.id, cursor)
+        jobs, highest = await find_changed_jobs(storage, context.id, cursor)
         # Read after the jobs: later changes are reported by the delivery job that they enqueued.
         siblings = await _list_sibling_jobs(storage, lease)
         outcome = self._yield_to_siblings(siblings, lease)

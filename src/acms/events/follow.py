@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from acms.events.cursor import Cursor
-from acms.events.pages import PAGE_ENTRIES, Page, Span, page_reader
+from acms.events.pages import PAGE_ENTRIES, Page, Span, get_page_reader
 from acms.log.validation import PAGE, missing_version_error
 from acms.model import UNFINISHED, WEBHOOK, Head, Job, JobQuery
 from acms.ports import StorageBackend
@@ -15,7 +15,7 @@ from acms.results import LogEvent
 from acms.session_state import SharedSession
 from acms.storage import handles
 
-__all__ = ["Followed", "changed_jobs", "list_unfinished_jobs", "parse_cursor", "session_events"]
+__all__ = ["LogFollower", "find_changed_jobs", "list_unfinished_jobs", "parse_cursor", "session_events"]
 
 POLL_SECONDS = (0.1, 1.0)
 """Initial and maximum seconds between two reads of a log in which nothing happens."""
@@ -32,7 +32,7 @@ async def parse_cursor(storage: StorageBackend, context: str, after: str | int) 
     return cursor
 
 
-async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) -> tuple[list[Job], int]:
+async def find_changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) -> tuple[list[Job], int]:
     """Return the jobs that changed since a cursor, oldest first, and the highest job number of the log.
 
     Jobs that deliver webhooks are left out.
@@ -70,7 +70,7 @@ async def list_unfinished_jobs(storage: StorageBackend, context: str) -> list[Jo
     return list((await storage.jobs(query)).items)
 
 
-class Followed:
+class LogFollower:
     """The events of one log after a cursor.
 
     Each entry is yielded once, in the order of versions, regardless of the process that appended it. It is processed by
@@ -134,7 +134,7 @@ class Followed:
     async def _new_events(self) -> AsyncGenerator[LogEvent]:
         """Yield the events since the cursor."""
         # Jobs are read first, so that the entries that a finished job appended are sent before it.
-        jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
+        jobs, highest = await find_changed_jobs(self._storage, self._context, self.cursor)
         head = await self._storage.head(self._context)
         while self.cursor.version < head.version and not self._ended():
             self.page = page = await self._read_page(head)
@@ -161,7 +161,7 @@ class Followed:
             epoch=head.epoch,
             limit=min(self._limit, head.version - after),
         )
-        page = await page_reader(self._handle).read(span, self._redactor)
+        page = await get_page_reader(self._handle).read(span, self._redactor)
         self._limit = min(PAGE_ENTRIES, 2 * max(1, len(page.entries)))
         return page
 
@@ -172,7 +172,7 @@ async def session_events(
     """Yield the events of a session's log after a cursor; see `acms.ACMS.events`."""
     context = await shared.written()
     cursor = await parse_cursor(shared.storage, context, after)
-    followed = Followed(shared.storage, context, cursor, shared.redactor, handle=shared.handle)
+    followed = LogFollower(shared.storage, context, cursor, shared.redactor, handle=shared.handle)
     events = followed.events(follow=follow)
     try:
         async for event in events:

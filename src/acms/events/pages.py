@@ -19,7 +19,7 @@ from acms.privacy.redactor import Redactor
 from acms.runtime.threads import off_loop
 from acms.storage import handles
 
-__all__ = ["FRESH", "PAGE_CHARS", "PAGE_ENTRIES", "Page", "PageReader", "Span", "page_reader"]
+__all__ = ["FRESH", "PAGE_CHARS", "PAGE_ENTRIES", "Page", "PageReader", "Span", "get_page_reader"]
 
 PAGE_ENTRIES = 16
 """Maximum entries of a page."""
@@ -115,7 +115,7 @@ def _count_fitting(entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def page_reader(handle: StorageBackend) -> PageReader:
+def get_page_reader(handle: StorageBackend) -> PageReader:
     """Return the page reader that the streams of a handle share in this event loop."""
     state = handles.get_loop_state(handle)
     if state.pages is None:

@@ -8,12 +8,12 @@ from hashlib import sha256
 
 from acms.log.encoding import Entropy
 
-__all__ = ["new_secret", "sign_request"]
+__all__ = ["generate_secret", "sign_request"]
 
 _SECRET_PREFIX = "whsec_"
 
 
-def new_secret(entropy: Entropy) -> str:
+def generate_secret(entropy: Entropy) -> str:
     """Return a new secret of 32 random bytes, as `whsec_` and base64."""
     return _SECRET_PREFIX + b64encode(entropy(32)).decode("ascii")
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from acms.errors import ConfigurationError, ConflictError, NotFoundError, ValidationError
-from acms.events.signing import new_secret
+from acms.events.signing import generate_secret
 from acms.jobs import requests
 from acms.log import validation
 from acms.log.encoding import Entropy, draw_token
@@ -93,7 +93,7 @@ class Webhooks:
             private=private,
             created_at=self._clock(),
         )
-        secret = new_secret(self._entropy)
+        secret = generate_secret(self._entropy)
 
         def add_row(entry: KVEntry | None) -> Json:
             rows = _read_rows(entry)

@@ -12,9 +12,9 @@ from dataclasses import fields, replace
 
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
+from acms.log.active_entries import ENDED, Replacements
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED, FactHistory, address_of, has_address
-from acms.log.in_force import ENDED, Replacements
 from acms.model import (
     Append,
     Context,
@@ -33,7 +33,7 @@ from acms.model import (
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.storage.append_rules import split_segments
-from acms.write.episodes import is_mark
+from acms.write.episodes import is_reflection_mark
 
 ADOPT = "adopt"
 """Kind of the job."""
@@ -67,7 +67,7 @@ def filter_adoptable(late: Iterable[Entry], segments: Sequence[Segment], fork: i
 def _is_adoptable(entry: Entry, segments: Sequence[Segment], fork: int) -> bool:
     """Return whether an entry is of a kind that a fork adopts, and cites only inherited entries and facts."""
     if entry.kind is Kind.SUMMARY:
-        if not is_mark(entry) or entry.covers is None:
+        if not is_reflection_mark(entry) or entry.covers is None:
             return False
         # The episode and the edits that were read for the mark must end before the fork.
         return max(entry.covers[1], entry.data.get("upto", 0)) <= fork
@@ -105,7 +105,7 @@ def filter_grounded(
     grounded: list[Entry] = []
     for entry in entries:
         has_grounded_sources = entry.sources and ungrounded.isdisjoint(entry.sources)
-        if is_mark(entry) or has_grounded_sources:
+        if is_reflection_mark(entry) or has_grounded_sources:
             grounded.append(entry)
     return grounded
 
@@ -172,7 +172,7 @@ def draft_adoptions(
         if entry.kind is Kind.FACT and replacements.replaced_by(entry.version) is None
     ]
     filled_addresses = set(filter(has_address, map(address_of, active_facts)))
-    reflected_episodes = {entry.episode for entry in own_entries if is_mark(entry)}
+    reflected_episodes = {entry.episode for entry in own_entries if is_reflection_mark(entry)}
     drafts: list[Draft] = []
     for entry in entries:
         replaces = clip_spans(entry.replaces, fork_version)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from acms.facts.faults import TEXT_FIELDS, find_type_error
+from acms.facts.proposal_validation import TEXT_FIELDS, find_type_error
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import trust
-from acms.log.in_force import Replacements, effective_sequence
+from acms.log.active_entries import Replacements, effective_sequence
 from acms.model import EMPTY, Context, Draft, Entry, EpisodeStatus, Json, Kind, Origin, Privacy, Role, State
 from acms.nouns import episode_id
 from acms.ports import Turn
@@ -23,7 +23,7 @@ from acms.privacy.modes import privacy_of_sources
 from acms.results import Episode, resolve_speaker
 from acms.text.summary_form import MIN_SUMMARY_TOKENS, SUMMARY_DIVISOR, sanitize_summary
 from acms.text.tokenizer import split_words
-from acms.write.episodes import build_episodes, is_mark
+from acms.write.episodes import build_episodes, is_reflection_mark
 
 MAX_KNOWN_FACTS = 40
 """Active facts that a reflector reads with a batch: about as many tokens as a batch of short messages has."""
@@ -61,7 +61,7 @@ class Progress:
 
 def find_progress(newest_summaries: Iterable[Entry]) -> Progress:
     """Return how far a log was reflected on, from its newest summaries, active or not."""
-    marks = [entry for entry in newest_summaries if is_mark(entry) and entry.covers is not None]
+    marks = [entry for entry in newest_summaries if is_reflection_mark(entry) and entry.covers is not None]
     if not marks:
         return Progress()
     # An adopted mark may come after one of a later episode.

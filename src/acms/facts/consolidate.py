@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 
-from acms.facts.faults import find_fault, to_utc
+from acms.facts.proposal_validation import find_fault, to_utc
 from acms.facts.statements import (
     Words,
     find_outdated_messages,

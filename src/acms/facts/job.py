@@ -22,10 +22,10 @@ from acms.facts import adopt, backlog
 from acms.facts.backlog import Batch, Limits, Part, Progress
 from acms.facts.consolidate import Consolidated, Consolidation, FactLimits, split_rounds
 from acms.facts.request import FactLog, ensure_profile, read_active_facts
-from acms.jobs.requests import REFLECT, model_name, privacy_of, reflection_kind
+from acms.jobs.requests import REFLECT, model_name, privacy_of_job, reflection_kind
 from acms.jobs.worker import Handler
 from acms.knowledge import Decision, Fact, Proposal, Reflection
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.log.policy import PRIVATE
 from acms.log.read import find_profile
 from acms.log.validation import UNNAMED
@@ -181,7 +181,7 @@ def make_reflection_handler(
         pace = Pace(None if handle is None else handles.get_loop_state(handle))
         configured = config.privacy.mode
         minimum = configured if modes is None else modes.get(lease.job.context)
-        mode = privacy_of(lease.job, configured, minimum)
+        mode = privacy_of_job(lease.job, configured, minimum)
         redactor = create_redaction_stage(storage, mode, counter)
         work = _Work(
             storage, context, counter, reflector, has_seed_signature, name, config, redactor, lease, pace

@@ -13,8 +13,8 @@ from acms.jobs import requests
 from acms.knowledge import Fact
 from acms.log import facts as log_facts
 from acms.log import read, validation
-from acms.log.in_force import Replacements
-from acms.log.validity import at_moment
+from acms.log.active_entries import Replacements
+from acms.log.validity import facts_at_moment
 from acms.model import UNFINISHED, Append, ContextDraft, Entry, Head, Job, JobDraft, JobQuery, JobState, Kind
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
@@ -47,7 +47,7 @@ async def read_facts(
     returned, retired or not, as far as they were known at the version.
     """
     head = await storage.head(context)
-    version = read.version_of(head, at)
+    version = read.version_to_read(head, at)
     if as_of is not None:
         version = await _find_version_known_at(storage, context, version, as_of)
     entries = await storage.read(context, at=version, kinds=(Kind.FACT,)) if version else []
@@ -56,7 +56,7 @@ async def read_facts(
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
     facts = log_facts.collect_facts(entries, Replacements(replacing), replacing)
     if valid_at is not None:
-        facts = at_moment(facts, valid_at, log_facts.find_rival_pairs(facts))
+        facts = facts_at_moment(facts, valid_at, log_facts.find_rival_pairs(facts))
     elif not history:
         facts = [fact for fact in facts if fact.retired is None]
     redacted = redactor.redact_facts(facts, entries)
@@ -145,7 +145,7 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
         # A job of another kind needs a worker with another reflector; one that runs or has ended has found a worker.
         if requests.satisfies_request(job, mode) and (job.kind == kind or not is_ready):
             return job
-        mode = requests.privacy_of(job, mode, mode)  # at least as strict as this job
+        mode = requests.privacy_of_job(job, mode, mode)  # at least as strict as this job
         if is_ready:
             await requests.withdraw_job(storage, job, requests.WITHDRAWN)
         else:  # wait for the running job, then enqueue another
@@ -185,7 +185,7 @@ async def _take_over_reflection(shared: SharedSession, context: str) -> None:
     if job.state is JobState.READY and job.kind != kind:
         must_enqueue = await requests.withdraw_job(storage, job, requests.WITHDRAWN)
     if must_enqueue:
-        mode = requests.privacy_of(job, mode, mode)
+        mode = requests.privacy_of_job(job, mode, mode)
         force = bool(job.payload.get("force"))
         await _enqueue_job(storage, context, requests.draft_reflection(context, kind, mode, force=force))
     shared.start_worker()

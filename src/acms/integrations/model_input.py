@@ -21,7 +21,7 @@ from acms.prompt import Prompt, Rendered
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItems
 from acms.session import ACMS
-from acms.write.door import read_repaired
+from acms.write.intake import read_repaired
 
 __all__ = [
     "Dialect",

@@ -30,7 +30,7 @@ from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS, withdraw_from_session
 from acms.text.chat_messages import PER_MEDIUM, RECALLED, wrap_summary
-from acms.write.door import read_repaired
+from acms.write.intake import read_repaired
 
 try:
     from agents import FunctionTool, SessionSettings

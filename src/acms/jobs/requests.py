@@ -111,7 +111,7 @@ def draft_reflection(context: str, kind: str, privacy: Privacy | None, *, force:
     return JobDraft(kind=kind, dedupe=reflection_name(context), payload=payload)
 
 
-def privacy_of(job: Job, default: Privacy | None, minimum: Privacy | None) -> Privacy | None:
+def privacy_of_job(job: Job, default: Privacy | None, minimum: Privacy | None) -> Privacy | None:
     """Return the privacy mode in which a job runs: that of the session that requested it, or a stricter `minimum`.
 
     A job of an older release, which did not store the mode, has the `default`: the mode of its worker.
@@ -126,7 +126,7 @@ def privacy_of(job: Job, default: Privacy | None, minimum: Privacy | None) -> Pr
 def satisfies_request(job: Job, mode: Privacy | None) -> bool:
     """Return whether a job serves a new request: it is forced, and redacts at least as much as `mode`."""
     is_forced = bool(job.payload.get("force"))
-    requested = privacy_of(job, None, None)
+    requested = privacy_of_job(job, None, None)
     return is_forced and stricter_mode(requested, mode) is requested
 
 

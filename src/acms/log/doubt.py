@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from acms.knowledge import Doubt, Fact
+from acms.log.active_entries import Replacements
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import Replacements
 from acms.model import Entry, Kind, Span
 
 _VALUE_WORDS = 6

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from acms.errors import ValidationError
 from acms.log import summary_levels, trust, validation
+from acms.log.active_entries import ASKED, MERGED, SEEN
 from acms.log.doubt import MENTIONS
 from acms.log.encoding import encode_base32, entry_id
-from acms.log.in_force import ASKED, MERGED, SEEN
 from acms.log.merges import KEPT
 from acms.log.settings import validate_settings
 from acms.model import Context, Entry, Json, Kind, Origin, Span, State
@@ -29,13 +29,13 @@ def validate_context(context: Context, *, own_name: str | None = None) -> None:
 
     `own_name` is the name of the one session that may be in the reserved namespace of the service.
     """
-    validation.context_id(context.id, "id")
+    validation.validate_context_id(context.id, "id")
     if own_name is None or context.key != own_name:
-        validation.namespace_name(context.namespace)
+        validation.validate_namespace(context.namespace)
     if context.key is not None and context.key not in validation.INNER:
-        validation.session_name(context.key, "key")
+        validation.validate_new_session_name(context.key, "key")
     validation.validate_name(context.counter, "counter")
-    validation.context_id(context.root, "root")
+    validation.validate_context_id(context.root, "root")
     if (context.parent is None) != (context.fork is None):
         raise ValidationError("a fork has a parent and a version, any other session neither", field="fork")
     if context.parent is None:
@@ -44,10 +44,10 @@ def validate_context(context: Context, *, own_name: str | None = None) -> None:
                 "a session that is no fork is its own root, and inherits nothing", field="root"
             )
     else:
-        validation.context_id(context.parent, "parent")
+        validation.validate_context_id(context.parent, "parent")
         validation.validate_integer(context.fork, "fork", maximum=LAST_VERSION)
         for owner, last in context.lineage:
-            validation.context_id(owner, "lineage")
+            validation.validate_context_id(owner, "lineage")
             validation.validate_integer(last, "lineage", maximum=LAST_VERSION)
     validation.validate_integer(context.settings_rev, "settings_rev")
     validate_settings(context.settings)
@@ -61,9 +61,9 @@ def validate_entry(entry: Entry) -> None:
     validation.validate_integer(entry.tokens, "tokens", maximum=validation.PARTS * validation.BUDGET)
     validation.validate_integer(entry.total, "total")
     validation.validate_integer(entry.episode, "episode", maximum=entry.version)
-    validation.optional_name(entry.key, "key")
-    validation.optional_name(entry.actor, "actor")
-    validation.optional_name(entry.group, "group")
+    validation.validate_optional_name(entry.key, "key")
+    validation.validate_optional_name(entry.actor, "actor")
+    validation.validate_optional_name(entry.group, "group")
     if entry.closes is not None:
         validation.validate_text(entry.closes, "closes", limit=validation.METADATA_BYTES)
     _check_hashes(entry)
@@ -83,7 +83,7 @@ def validate_entry(entry: Entry) -> None:
 
 
 def _check_id(entry: Entry) -> None:
-    validation.context_id(entry.context, "context")
+    validation.validate_context_id(entry.context, "context")
     nonce = entry.id[-6:]
     if entry.id != entry_id(entry.kind, entry.context, entry.version, nonce) or not _NONCE.match(nonce):
         expected = f"{entry.kind.value[0]}_{entry.context[2:]}_{encode_base32(entry.version)}_ and six more"
@@ -110,7 +110,7 @@ def _check_message(entry: Entry) -> None:
     if is_message != (entry.role is not None):
         raise ValidationError("belongs to a message, and to nothing else", field="role")
     if entry.role is not None:
-        validation.stored_parts(entry.role, entry.parts)
+        validation.validate_stored_parts(entry.role, entry.parts)
         is_empty = not (entry.content.strip() or entry.parts or entry.data)
         if is_empty and entry.state is State.LIVE:
             raise ValidationError("must not be empty", field="content")

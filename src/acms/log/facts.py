@@ -16,8 +16,8 @@ from typing import Any
 
 from acms.knowledge import Fact, Retired
 from acms.log import trust
+from acms.log.active_entries import Replacements
 from acms.log.doubt import MENTIONS, annotate_doubts
-from acms.log.in_force import Replacements
 from acms.log.validity import Period, ends_older_period, validity_periods
 from acms.model import Draft, Entry, Kind, Span, State
 
@@ -252,7 +252,7 @@ def collect_facts(
         if entry.state is State.LIVE:
             retired = history.find_retirement(entry, by_version)
             replaces = tuple(older.id for older in history.find_predecessors(entry))
-            facts.append(as_fact(entry, retired=retired, replaces=replaces, originals=originals))
+            facts.append(fact_from_entry(entry, retired=retired, replaces=replaces, originals=originals))
     return annotate_doubts(facts, mentions)
 
 
@@ -285,7 +285,7 @@ def find_rival_pairs(facts: Iterable[Fact]) -> list[tuple[str, str]]:
     return pairs
 
 
-def as_fact(
+def fact_from_entry(
     entry: Entry,
     *,
     retired: Retired | None = None,

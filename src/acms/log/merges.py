@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from acms.errors import MergeConflictError
+from acms.log.active_entries import MERGED, SEEN, UNDO, Replacements, is_merge_record
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import MERGED, SEEN, UNDO, Replacements, is_merge_record
 from acms.model import Entry, Kind, show_in_repr
 from acms.results import Change, format_entry_line
 

@@ -279,7 +279,7 @@ async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping
 
 async def _namespace_context(storage: StorageBackend, namespace: str) -> Context:
     """Return the context that holds the settings of a namespace; create it if it does not exist."""
-    validation.namespace_name(namespace)
+    validation.validate_namespace(namespace)
     draft = ContextDraft(key=NAMESPACE, namespace=namespace, counter="none", created_at=datetime.now(UTC))
     return await storage.create(draft)
 

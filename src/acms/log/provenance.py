@@ -59,7 +59,7 @@ def source_spans(kind: Kind, replaces: tuple[Span, ...], covers: Span | None) ->
     return replaces if kind is Kind.MESSAGE else ()
 
 
-class Reached:
+class ReachedEntries:
     """The entries that an erasure reaches: a set that grows until nothing more was made from its members."""
 
     def __init__(self, links: Iterable[Link]) -> None:
@@ -123,7 +123,7 @@ COPYING = "copying"
 """Setting of a copy that is not finished."""
 
 
-def copy_of(context: str, version: int, name: str, attempt: int) -> str:
+def id_of_copy(context: str, version: int, name: str, attempt: int) -> str:
     """Return the id of a named copy of a context at a version; each attempt has another id."""
     return context_id(_derived_entropy("context", context, str(version), name, str(attempt)))
 

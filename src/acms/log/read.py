@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from acms.errors import SessionNotFoundError
 from acms.knowledge import Fact
+from acms.log.active_entries import LONG_RUN, Replacements, effective_sequence
 from acms.log.doubt import doubt_labels, outdated_summary_labels, versions_of_ids
 from acms.log.facts import collect_facts, valid_times
-from acms.log.in_force import LONG_RUN, Replacements, effective_sequence
 from acms.log.validation import PROFILE, missing_version_error
 from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, Span, State
@@ -20,18 +20,13 @@ CONVERSATION_KINDS = (Kind.MESSAGE, Kind.SUMMARY)
 """Kinds of entries that are part of the conversation."""
 
 
-def version_of(head: Head, at: int | None) -> int:
+def version_to_read(head: Head, at: int | None) -> int:
     """Return the version to read: `at`, or the newest for None; raise `NotFoundError` if it does not exist yet."""
     if at is None:
         return head.version
     if at > head.version:
         raise missing_version_error(head.version, at)
     return at
-
-
-def check_version(head: Head, at: int | None) -> None:
-    """Raise `NotFoundError` if a log does not reach a version."""
-    version_of(head, at)
 
 
 @runtime_checkable
@@ -124,7 +119,7 @@ async def read_conversation(
 async def find_entry(storage: StorageBackend, context: str, at: int | None, id: str) -> Entry | None:
     """Return an entry of a log by its id, or None if the log does not have it at a version."""
     (entry,) = await storage.get([id])
-    if entry is None or entry.version > version_of(await storage.head(context), at):
+    if entry is None or entry.version > version_to_read(await storage.head(context), at):
         return None
     # The entry may belong to another log: this log has it only if a read of this log returns it.
     own = await storage.read(context, after=entry.version - 1, before=entry.version + 1)
@@ -144,7 +139,7 @@ async def read_active_sequence(
 ) -> list[Entry]:
     """Return the effective sequence at a version, or its newest entries."""
     head = await storage.head(context)
-    version = version_of(head, at)
+    version = version_to_read(head, at)
     replacements = await replacements_at(storage, context, head, version)
     if newest is None:
         entries = await read_conversation(storage, context, replacements, version)

@@ -67,7 +67,7 @@ def repair_characters(value: Any) -> Any:
     return _Repair(sys.maxsize).value(value)
 
 
-def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def message_as_json_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a message that cannot be parsed as one whose text is its JSON; it is external without a valid role."""
     fields, role = dict(message), message.get("role")
     own_fields = {name: fields.pop(name) for name in OWN_FIELDS if fields.get(name) is not None}

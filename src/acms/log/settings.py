@@ -122,7 +122,7 @@ def _check_tags(value: Json, field: str) -> None:
 
 def _check_copied(value: Json, field: str) -> None:
     _check_version_of(value, field, "context")
-    validation.context_id(value["context"], f"{field}.context")
+    validation.validate_context_id(value["context"], f"{field}.context")
 
 
 def _check_version_of(value: Json, field: str, other_name: str) -> None:
@@ -135,7 +135,7 @@ def _check_version_of(value: Json, field: str, other_name: str) -> None:
 
 def _check_copies(value: Json, field: str) -> None:
     for id in validation.require_list(value, field):
-        validation.context_id(id, field)
+        validation.validate_context_id(id, field)
 
 
 def _check_true(value: Json, field: str) -> None:

@@ -51,7 +51,7 @@ def choose_level(entry: Entry, max_tokens: int) -> Level:
     return next((level for level in reversed(levels) if level.tokens <= max_tokens), levels[0])
 
 
-def at_level(entry: Entry, level: Level) -> Entry:
+def summary_at_level(entry: Entry, level: Level) -> Entry:
     """Return a summary with one of its texts as its content."""
     if level.content == entry.content:
         return entry

@@ -133,7 +133,7 @@ def validate_query(value: object) -> str:
     return checked
 
 
-def namespace_name(value: object, field: str = "namespace") -> str:
+def validate_namespace(value: object, field: str = "namespace") -> str:
     """Return the name of a namespace for sessions; the reserved namespace of the service is refused."""
     checked = validate_name(value, field)
     if checked == RESERVED_NAMESPACE:
@@ -141,7 +141,7 @@ def namespace_name(value: object, field: str = "namespace") -> str:
     return checked
 
 
-def context_id(value: object, field: str) -> str:
+def validate_context_id(value: object, field: str) -> str:
     """Return the id of a context."""
     checked = validate_text(value, field, limit=NAME_CHARS)
     if not _CONTEXT_ID.match(checked):
@@ -149,15 +149,15 @@ def context_id(value: object, field: str) -> str:
     return checked
 
 
-def session_name(value: object, field: str) -> str:
+def validate_new_session_name(value: object, field: str) -> str:
     """Return a name for a new session; one that the engine uses itself or that could be taken for an id is refused."""
-    checked = session_or_id(value, field)
+    checked = validate_session_identifier(value, field)
     if _CONTEXT_ID.match(checked):
         raise ValidationError("looks like the id of a session: choose another name", field=field)
     return checked
 
 
-def session_or_id(value: object, field: str) -> str:
+def validate_session_identifier(value: object, field: str) -> str:
     """Return the identifier that opens a session; a name reserved by the engine is refused."""
     checked = validate_name(value, field)
     if checked in INNER:
@@ -187,7 +187,7 @@ def missing_version_error(newest: int, version: int) -> NotFoundError:
     )
 
 
-def same_namespace(requested: str, actual: str, id: str) -> None:
+def require_same_namespace(requested: str, actual: str, id: str) -> None:
     """Raise `ValidationError` if a log that was found by its id is in another namespace than the requested one."""
     if requested not in (UNNAMED, actual):  # a caller that names no namespace may open any log by its id
         raise ValidationError(
@@ -197,7 +197,7 @@ def same_namespace(requested: str, actual: str, id: str) -> None:
         )
 
 
-def shared_namespace(namespace: str) -> str:
+def require_shared_namespace(namespace: str) -> str:
     """Return a namespace whose sessions share facts and searches; raise `ValidationError` for the unnamed one."""
     if namespace == UNNAMED:
         raise ValidationError(
@@ -209,7 +209,7 @@ def shared_namespace(namespace: str) -> str:
     return namespace
 
 
-def optional_name(value: object, field: str) -> str | None:
+def validate_optional_name(value: object, field: str) -> str | None:
     """Return a name or None."""
     return None if value is None else validate_name(value, field)
 
@@ -567,7 +567,7 @@ def build_message_parts(
     return tuple(parts), validate_text(canonical_text(parts), "content")
 
 
-def stored_parts(role: Role, parts: Sequence[Part]) -> None:
+def validate_stored_parts(role: Role, parts: Sequence[Part]) -> None:
     """Validate the parts of a message that was stored before."""
     if len(parts) > PARTS:
         raise ValidationError(f"has {len(parts)} parts, the limit is {PARTS}", field="parts")

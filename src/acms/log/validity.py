@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from acms.knowledge import Fact
-from acms.log.in_force import EntryGroup
+from acms.log.active_entries import EntryGroup
 from acms.model import Entry, Kind, Role
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -175,11 +175,6 @@ def ends_older_period(newer: Period, older: Period, stated_at: datetime) -> bool
     return True
 
 
-def stated_validity(fact: Fact) -> Period:
-    """Return the period that a fact states itself."""
-    return Period(fact.valid_from, fact.valid_to)
-
-
 def stated_at(fact: Fact) -> datetime:
     """Return when a fact was stated: the time of its sources, else when it was written."""
     return fact.stated_at or fact.created_at or _FIRST
@@ -219,7 +214,7 @@ def _period_after(fact: Fact, older_periods: Mapping[str, Period], restated_ids:
     A fact without a stated start begins when it was stated, or where the fact began that it restates. The first fact at
     an address keeps an open start, and so does a fact that was already over when it was stated.
     """
-    period, moment = stated_validity(fact), stated_at(fact)
+    period, moment = Period(fact.valid_from, fact.valid_to), stated_at(fact)
     if period.start is not None or not older_periods or period.is_over(moment):
         return period
     return period._replace(start=older_periods[restated_ids[0]].start if restated_ids else moment)
@@ -240,7 +235,7 @@ def _end_older_periods(fact: Fact, period: Period, older_periods: Mapping[str, P
     return shortened
 
 
-def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
+def facts_at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
     """Return the facts that were true at a moment; of rivals, the one stated last."""
     periods = validity_periods(facts, rivals)
     valid_ids = {id for id, period in periods.items() if period.holds(moment)}

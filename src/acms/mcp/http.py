@@ -204,7 +204,7 @@ def _parse_session_address(scope: Connection) -> tuple[str, str]:
     if has_encoded_slash(scope):
         names = {name: value.replace("%2F", "/") for name, value in names.items()}
     namespace = validation.validate_name(names.get("namespace", validation.UNNAMED), "namespace")
-    return namespace, validation.session_or_id(names["session"], "session")
+    return namespace, validation.validate_session_identifier(names["session"], "session")
 
 
 def _memory_of(context: Context) -> Memory:

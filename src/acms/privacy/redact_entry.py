@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acms.log.compacted import REDACTED_VENDOR_PREFIX, compaction_text
 from acms.log.encoding import quote_json
-from acms.log.known import hash_sensitive_key
+from acms.log.known_messages import hash_sensitive_key
 from acms.log.summary_levels import LEVELS, Level, read_shorter_levels, to_json
 from acms.log.validation import canonical_text
 from acms.model import (

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import TokenBudgetExceededError
-from acms.log.in_force import EntryGroup
+from acms.log.active_entries import EntryGroup
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
 from acms.prompt.excerpts import note_current_fact

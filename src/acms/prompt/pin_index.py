@@ -90,7 +90,7 @@ def validate_pin_metadata(metadata: PinMetadata) -> PinMetadata:
             field="metadata",
             options=('pin(key, label="…", priority=…)',),
         )
-    label = validation.optional_name(metadata.label, "label")
+    label = validation.validate_optional_name(metadata.label, "label")
     if label is not None and len(label.splitlines()) > 1:
         raise ValidationError("must be one line", field="label")
     when = metadata.updated_at

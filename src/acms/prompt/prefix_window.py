@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from acms.log.in_force import EntryGroup, Replacements, is_automatic_summary
-from acms.log.read import replacements_at, version_of
+from acms.log.active_entries import EntryGroup, Replacements, is_automatic_summary
+from acms.log.read import replacements_at, version_to_read
 from acms.model import Entry, Kind
 from acms.plan.prefix_cache import window_length, window_start
 from acms.ports import Frame, StorageBackend
@@ -33,7 +33,7 @@ async def gather_window(
     original wording. So a compaction changes prompts only when their start moves anyway.
     """
     head = await storage.head(context)
-    version = version_of(head, at)
+    version = version_to_read(head, at)
     latest = await replacements_at(storage, context, head, version)
 
     async def gather(replacements: Replacements) -> LogSpan:

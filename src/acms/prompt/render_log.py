@@ -25,8 +25,8 @@ from uuid import uuid4
 
 from acms.config import RenderLogConfig
 from acms.errors import ConflictError, NotFoundError, StorageReadOnlyError
+from acms.log.active_entries import preview_text
 from acms.log.encoding import from_microseconds, parse_entry_id, to_microseconds
-from acms.log.in_force import preview_text
 from acms.log.validation import RECORD_BYTES
 from acms.model import Entry, Head, Json, Role, State
 from acms.observability.logging import correlation_id, log_event, safe_error

@@ -9,7 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
-from acms.log.in_force import EntryGroup, find_older_summaries
+from acms.log.active_entries import EntryGroup, find_older_summaries
 from acms.model import Context, Entry, Kind, Role
 from acms.observability.events import Event
 from acms.plan.nodes import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from acms.log.in_force import EntryGroup
+from acms.log.active_entries import EntryGroup
 from acms.model import Entry
 from acms.prompt.steps import Readable, SessionOrView
 

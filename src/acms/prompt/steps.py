@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from acms.errors import ValidationError
-from acms.log import compacted, foreign, repair, validation
-from acms.log.in_force import EntryGroup, Replacements, rendered_role
+from acms.log import compacted, provider_messages, repair, validation
+from acms.log.active_entries import EntryGroup, Replacements, rendered_role
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolResult
@@ -291,10 +291,12 @@ def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMe
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
         return [_parse_neutral_message(value, field)]
     messages: list[PromptMessage] = []
-    for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
+    for turn in provider_messages.parse_provider_message(value, field, keep=_encode_data_url):
         turn_parts: Sequence[Part] = turn.get("parts") or ()
         parts = [
-            part for part in turn_parts if not (isinstance(part, Raw) and part.vendor == foreign.EXTRA_FIELDS)
+            part
+            for part in turn_parts
+            if not (isinstance(part, Raw) and part.vendor == provider_messages.EXTRA_FIELDS)
         ]
         messages.append(
             build_message(

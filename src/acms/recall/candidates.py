@@ -14,7 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import (
+from acms.log.active_entries import (
     NO_CALL,
     NO_DEMOTIONS,
     Demotion,

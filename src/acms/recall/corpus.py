@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import Demotions, Replacements, anchor_version
+from acms.log.active_entries import Demotions, Replacements, anchor_version
 from acms.log.validity import Period
 from acms.model import Entry, Kind, Role, State
 from acms.recall.index import DAY, Floats, Ints, Snapshot

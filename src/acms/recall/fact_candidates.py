@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import FACT, IndexedEntry, SingleEntryGroup
+from acms.log.active_entries import FACT, IndexedEntry, SingleEntryGroup
 from acms.log.validity import Period
 from acms.model import Source
 from acms.ports import Frame

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from acms.log.active_entries import IndexedEntry
 from acms.log.encoding import entry_id, parse_entry_id
-from acms.log.in_force import IndexedEntry
 from acms.model import Json, Kind
 from acms.text.index_record import EMPTY, EXTERNAL, HEADER, REPLACES, Label, read_group, read_label
 from acms.text.tokenizer import day_terms, searchable_terms

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from acms.errors import VectorsUnavailableError
-from acms.log.in_force import NO_DEMOTIONS, Demotions, Replacements, find_demotions
+from acms.log.active_entries import NO_DEMOTIONS, Demotions, Replacements, find_demotions
 from acms.log.read import find_profile, replacements_at, valid_times_at
 from acms.log.validation import UNNAMED
 from acms.log.validity import Period

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.errors import SessionNotFoundError
+from acms.log.active_entries import NO_DEMOTIONS, Demotions, IndexedEntry, Replacements
 from acms.log.encoding import entry_id, parse_entry_id
-from acms.log.in_force import NO_DEMOTIONS, Demotions, IndexedEntry, Replacements
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.validity import Period

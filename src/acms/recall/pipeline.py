@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
-from acms.log.in_force import (
+from acms.log.active_entries import (
     NO_DEMOTIONS,
     Demotions,
     Replacements,
 )
-from acms.log.read import version_of
+from acms.log.read import version_to_read
 from acms.log.validity import Period
 from acms.model import Kind, Role, State
 from acms.ports import Frame, TokenCounter
@@ -71,7 +71,7 @@ async def _catch_up_index(
         if reader.embedding is not None and await reader.embedding.ready(context, head.version):
             # Vectors were stored while this call waited: the newer head says so to the index.
             head = await reader.storage.head(context)
-        version, non_messages = version_of(head, at), head.version - head.messages
+        version, non_messages = version_to_read(head, at), head.version - head.messages
         if namespace is None:
             replacements, stale = await reader.indexes.load_active_state(context, head, version)
             corpus = await reader.indexes.load_corpus(context, head, version, replacements, spaces)

@@ -14,8 +14,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
-from acms.log.encoding import parse_entry_id
-from acms.log.in_force import (
+from acms.log.active_entries import (
     Demotion,
     EntryGroup,
     IndexedEntry,
@@ -23,6 +22,7 @@ from acms.log.in_force import (
     display_name_of,
     rendered_role,
 )
+from acms.log.encoding import parse_entry_id
 from acms.log.validity import attach_label
 from acms.model import Entry, Kind, Media, Part, Privacy, Source, Span
 from acms.ports import Frame, TokenCounter
@@ -268,7 +268,7 @@ def _fit_summary_level(candidate: Candidate, budget: int) -> Candidate:
         return candidate
     tokens = candidate.tokens - entry.tokens + level.tokens
     return candidate._replace(
-        unit=EntryGroup((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens
+        unit=EntryGroup((summary_levels.summary_at_level(entry, level),)), costs=(tokens,), tokens=tokens
     )
 
 

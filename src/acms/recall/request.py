@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from acms.log.in_force import NO_DEMOTIONS, Demotions
+from acms.log.active_entries import NO_DEMOTIONS, Demotions
 from acms.log.validity import UNLABELLED, Labels, Period
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.redactor import OPEN, Redactor

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 
-from acms.log.in_force import Demotion, rendered_role
+from acms.log.active_entries import Demotion, rendered_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import prefix_speaker
 from acms.recall.candidates import CandidateSet

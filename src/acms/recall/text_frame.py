@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acms.log.in_force import FACT
+from acms.log.active_entries import FACT
 from acms.model import Part, Role, Source
 from acms.ports import TokenCounter
 from acms.prompt_types import SEPARATOR, prefix_speaker

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from acms.log.in_force import (
+from acms.log.active_entries import (
     EntryGroup,
     EntryGroups,
     Replacements,
@@ -17,7 +17,7 @@ from acms.log.in_force import (
     fold_atomic_groups,
     rendered_role,
 )
-from acms.log.read import CONVERSATION_KINDS, read_conversation, replacements_at, version_of
+from acms.log.read import CONVERSATION_KINDS, read_conversation, replacements_at, version_to_read
 from acms.log.trust import LEADING, is_instruction
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Entry, Head, Kind, Role, Source
@@ -85,7 +85,7 @@ async def gather_all(
 ) -> LogSpan:
     """Read all active entries of a log at a version, redacted by a stage."""
     head = await storage.head(context)
-    version = version_of(head, at)
+    version = version_to_read(head, at)
     replacements = await replacements_at(storage, context, head, version)
     entries = await read_conversation(storage, context, replacements, version)
     groups = await _fold_entries(entries, replacements, redactor)
@@ -199,7 +199,7 @@ async def gather_since(
     replacements = None
     if newest_summary is not None and head.rewrites:
         replacements = (
-            await replacements_at(storage, context, head, version_of(head, at))
+            await replacements_at(storage, context, head, version_to_read(head, at))
         ).without_automatic_after(newest_summary)
     return await _gather_back(storage, head, at, 64, has_enough, redactor, replacements)
 
@@ -214,7 +214,7 @@ async def _gather_back(
     replacements: Replacements | None = None,
 ) -> LogSpan:
     """Read back from a version, at first `size` entries, until `has_enough` accepts the units or the log ends."""
-    context, version = head.context, version_of(head, at)
+    context, version = head.context, version_to_read(head, at)
     if replacements is None:
         replacements = await replacements_at(storage, context, head, version)
     size = min(size, max(version, 1))

@@ -152,7 +152,7 @@ class Grants:
 
 def _check_names(tenant: str, namespace: str) -> None:
     validation.validate_name(tenant, "tenant")
-    validation.namespace_name(namespace)
+    validation.validate_namespace(namespace)
 
 
 def _prefix_of_tenant(tenant: str) -> str:

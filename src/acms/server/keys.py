@@ -307,7 +307,7 @@ def _validate_namespaces(requested_names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of namespaces in order; `ValidationError` for the one that the service keeps for itself."""
     if isinstance(requested_names, str):
         raise ValidationError("must be a list of names", field="namespaces")
-    names = {validation.namespace_name(name, "namespaces") for name in requested_names}
+    names = {validation.validate_namespace(name, "namespaces") for name in requested_names}
     if SERVICE_NAMESPACE in names:
         raise ValidationError(f"{SERVICE_NAMESPACE!r} is reserved", field="namespaces")
     return tuple(sorted(names))

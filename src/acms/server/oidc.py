@@ -81,7 +81,7 @@ class OIDCConfig:
         try:
             for name in ("issuer", "audience", "tenant_claim", "roles_claim"):
                 validation.validate_name(getattr(self, name), f"oidc.{name}")
-            validation.optional_name(self.namespaces_claim, "oidc.namespaces_claim")
+            validation.validate_optional_name(self.namespaces_claim, "oidc.namespaces_claim")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         if not 0 <= self.skew_seconds <= 300:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from acms.errors import NotFoundError, ValidationError
 from acms.log import validation
-from acms.log.read import version_of
+from acms.log.read import version_to_read
 from acms.model import Head, Kind
 from acms.ports import StorageBackend
 from acms.server.operation import Call, Query
@@ -68,10 +68,12 @@ async def resolve_version(
     if tag is not None:
         from acms.branches import forks
 
-        return await forks.version_of(session.storage, context, validation.validate_name(tag, f"{side}Tag"))
+        return await forks.resolve_version(
+            session.storage, context, validation.validate_name(tag, f"{side}Tag")
+        )
     head = await session.storage.head(context)
     if version is not None:
-        return version_of(head, version)
+        return version_to_read(head, version)
     assert message is not None
     if message > head.messages:
         raise NotFoundError(

@@ -17,7 +17,7 @@ from operator import attrgetter
 from time import monotonic
 
 from acms.errors import ACMSError
-from acms.log.in_force import Replacements
+from acms.log.active_entries import Replacements
 from acms.model import Entry, Head, Kind
 from acms.ports import StorageBackend
 from acms.storage import append_rules

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acms.log import in_force as history
-from acms.log.in_force import anchor_version
+from acms.log import active_entries as history
+from acms.log.active_entries import anchor_version
 from acms.model import Context, Entry, Kind, Span, State, ToolCall, ToolResult
 
 

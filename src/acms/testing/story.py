@@ -32,7 +32,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
-from acms.log import in_force as history
+from acms.log import active_entries as history
 from acms.model import (
     Append,
     ContextDraft,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import NamedTuple, cast
 
-from acms.log.known import Row
+from acms.log.known_messages import Row
 from acms.log.trust import LEADING, lowest_trust
 from acms.model import Origin, Privacy, Role
 from acms.privacy.modes import stricter_mode

@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
+from acms.log.active_entries import GONE, Replacements, edit_and_end_lookup
 from acms.log.encoding import to_microseconds
-from acms.log.in_force import GONE, Replacements, edit_and_end_lookup
-from acms.log.known import ids_of_answers, ids_of_calls
+from acms.log.known_messages import ids_of_answers, ids_of_calls
 from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role
 from acms.nouns import episode_id
 from acms.results import Episode
@@ -84,7 +84,7 @@ def _compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
 
 
-class Place(NamedTuple):
+class MessagePlacement(NamedTuple):
     """The placement of a message: its episode, why it ends that (or None), its tool group, and the tail after it."""
 
     episode: int
@@ -93,7 +93,7 @@ class Place(NamedTuple):
     tail: Tail
 
 
-def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> Place:
+def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> MessagePlacement:
     """Decide the episode, its end and the tool group of the next message, and return them with the tail after it.
 
     `group` is the id of the tool group that the message starts if it makes calls.
@@ -131,7 +131,7 @@ def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group
         calls=open_calls,
         asked=tail.asked,
     )
-    return Place(episode, closes, own_group, after)
+    return MessagePlacement(episode, closes, own_group, after)
 
 
 def _closing_reason(draft: Draft, turns: int, rules: EpisodeBoundaryConfig) -> str | None:
@@ -160,7 +160,7 @@ def _newest_calls(open_calls: Mapping[str, str]) -> dict[str, str]:
     return dict(list(open_calls.items())[-_OPEN_CALLS:])
 
 
-def tail_of(
+def rebuild_tail(
     newest: Sequence[Entry], replacing: Sequence[Entry], older_calls: Mapping[str, str] = EMPTY
 ) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
@@ -247,7 +247,7 @@ def _track_calls(open_calls: dict[str, _Call], message: Entry, rank: _Rank) -> N
             del open_calls[call_id]
 
 
-def is_mark(entry: Entry) -> bool:
+def is_reflection_mark(entry: Entry) -> bool:
     """Whether an entry is a mark: a summary of an episode that was reflected on, which replaces nothing.
 
     The summary of a compaction replaces entries. The episode and `covers` of a mark stay when its content is erased.
@@ -262,7 +262,7 @@ def build_episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
     closed: dict[int, str] = {}
     summaries: dict[int, str] = {}
     for entry in entries:
-        if is_mark(entry) and entry.content:
+        if is_reflection_mark(entry) and entry.content:
             summaries[entry.episode] = entry.content
         elif entry.kind is Kind.EPISODE and messages:
             closed[len(messages) - 1] = str(entry.data.get("reason", "manual"))

@@ -58,7 +58,7 @@ from acms.runtime.chance import chance
 from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
 from acms.storage.handles import get_loop_state, get_shared_state
-from acms.write.episodes import Place, Tail, assign_episode, tail_of
+from acms.write.episodes import MessagePlacement, Tail, assign_episode, rebuild_tail
 
 MAX_MERGED = 512
 """Messages that one append may hold when the requests of several callers are merged."""
@@ -99,14 +99,14 @@ class AppendRequest:
     #: Kind of the reflection that the end of an episode requests; None if it requests none.
     reflect: EpisodeReflection | None = None
     #: Gets the result if the caller waits in the queue.
-    future: asyncio.Future[Delivered | None] | None = None
+    future: asyncio.Future[AppendResult | None] | None = None
 
 
-class Overtaken(ConflictError):
+class LogChangedError(ConflictError):
     """The log has changed since a request was decided: its caller decides again."""
 
 
-class Delivered(NamedTuple):
+class AppendResult(NamedTuple):
     """The drafts as they were placed, and their part of the receipt."""
 
     drafts: Sequence[Draft]
@@ -174,7 +174,7 @@ class WriteQueue:
         #: summaries.
         self._saved_tokens = (-1, -1, 0)
 
-    async def post(self, request: AppendRequest) -> Delivered | None:
+    async def post(self, request: AppendRequest) -> AppendResult | None:
         """Append a request; return None when there was no open episode to close."""
         if self._busy:
             request.future = asyncio.get_running_loop().create_future()
@@ -242,7 +242,7 @@ class WriteQueue:
                 self._head = None  # the append may have moved the head: the next one reads it again
                 _fail_requests([request], error)
 
-    def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[Delivered | None]) -> None:
+    def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[AppendResult | None]) -> None:
         """Pass the results of an append to the callers that wait for them."""
         for request, result in zip(batch, delivered, strict=True):
             if request.future is not None and not request.future.done():
@@ -258,7 +258,7 @@ class WriteQueue:
             if request.future is not None and request.future.cancelled():
                 self._waiting.popleft()
                 continue
-            if batch and _goes_alone(request):
+            if batch and _needs_own_append(request):
                 break
             request_keys = {draft.key for draft in request.drafts if draft.key is not None}
             size += len(request.drafts)
@@ -266,11 +266,11 @@ class WriteQueue:
                 break
             batch.append(self._waiting.popleft())
             keys |= request_keys
-            if _goes_alone(request):
+            if _needs_own_append(request):
                 break
         return batch
 
-    async def _append(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
+    async def _append(self, batch: Sequence[AppendRequest]) -> list[AppendResult | None]:
         """Append some requests in one operation; repeat it after another writer's append, and after a failure.
 
         A request that cannot share an append is alone in its batch, so the first request has all conditions.
@@ -320,7 +320,7 @@ class WriteQueue:
                 await asyncio.sleep(first.retry.delay(attempt, chance.random()))
 
     async def _refuse_newer_append(self, version: int | None) -> None:
-        """Raise `Overtaken` if another writer has appended after the version at which a request was decided.
+        """Raise `LogChangedError` if another writer has appended after the version at which a request was decided.
 
         The other writer may have stored the same keys; a store checks keys before versions. None means that the request
         was decided at no version.
@@ -330,9 +330,9 @@ class WriteQueue:
         head, _ = await self._read_end_of_log()
         if head.version != version:
             self._head = None
-            raise Overtaken
+            raise LogChangedError
 
-    async def _append_once(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
+    async def _append_once(self, batch: Sequence[AppendRequest]) -> list[AppendResult | None]:
         """Place the drafts of some requests and append them; return [None] if there is no open episode to close."""
         first = batch[0]
         head, tail = self._head, self._tail
@@ -371,14 +371,14 @@ class WriteQueue:
         the request arranges itself, and new messages.
         """
         if request.at not in (None, head.version):
-            raise Overtaken
+            raise LogChangedError
         tail = placement.tail
         if request.close is not None:
             placement.drafts.append([await self._with_covered_span(request.drafts[0], tail)])
             placement.tail = replace(tail, closed=request.close)
             placement.reflects = request.reflect
         elif request.rewrite:
-            await self._refuse_overtaken(request, head)
+            await self._refuse_newer_facts(request, head)
             placement.drafts.append(request.drafts)
             retractions = [draft for draft in request.drafts if draft.kind is Kind.RETRACTION]
             # An edit keeps its calls and results; only a retraction can change which calls wait for results.
@@ -395,8 +395,8 @@ class WriteQueue:
                 placement.tail = await self._rebuild_tail(head, tail, request.before)
             self._place_messages(request, placement)
 
-    async def _refuse_overtaken(self, request: AppendRequest, head: Head) -> None:
-        """Raise `Overtaken` if a fact was appended after the version at which a rewrite was decided.
+    async def _refuse_newer_facts(self, request: AppendRequest, head: Head) -> None:
+        """Raise `LogChangedError` if a fact was appended after the version at which a rewrite was decided.
 
         The rewrite may have to retire that fact too.
         """
@@ -406,7 +406,7 @@ class WriteQueue:
             self.context, after=request.decided_at or 0, at=head.version, kinds=(Kind.FACT,), limit=1
         )
         if facts:
-            raise Overtaken
+            raise LogChangedError
 
     def _place_messages(self, request: AppendRequest, placement: _Placement) -> None:
         """Place new messages: in an episode, and in a tool group."""
@@ -447,7 +447,7 @@ class WriteQueue:
 
     def _divide_receipt(
         self, receipt: Receipt, placement: _Placement, jobs: Sequence[JobDraft]
-    ) -> list[Delivered | None]:
+    ) -> list[AppendResult | None]:
         """Divide the receipt of an append among the requests it was made of."""
         gaps = () if receipt.repeated else tuple(placement.gaps)
         needs_worker = bool(jobs) and not receipt.repeated
@@ -455,10 +455,10 @@ class WriteQueue:
         is_only_job = len(jobs) == 1
         if reflects and is_only_job and self.context in self._loop_state.reflecting:
             needs_worker = False  # a running reflection of this process will read the episode
-        delivered: list[Delivered | None] = []
+        delivered: list[AppendResult | None] = []
         start = 0
         for drafts in placement.drafts:
-            delivered.append(Delivered(drafts, receipt, start, gaps, needs_worker, reflects))
+            delivered.append(AppendResult(drafts, receipt, start, gaps, needs_worker, reflects))
             start += len(drafts)
             gaps = ()  # only the first request reports them
         return delivered
@@ -551,8 +551,8 @@ class WriteQueue:
         new_entries = simulate_append(drafts, head.version)
         replacing += [entry for entry in new_entries if entry.replaces]
         if known_tail is None:
-            return tail_of([*entries, *new_entries], replacing)
-        tail = tail_of([*entries, *new_entries], replacing, known_tail.calls)
+            return rebuild_tail([*entries, *new_entries], replacing)
+        tail = rebuild_tail([*entries, *new_entries], replacing, known_tail.calls)
         return replace(known_tail, calls=tail.calls, pending=tail.pending)
 
     async def _read_last_episode(self, head: Head, oldest: int, *, whole: bool) -> list[Entry]:
@@ -587,7 +587,7 @@ class WriteQueue:
             size *= 2
 
 
-def _goes_alone(request: AppendRequest) -> bool:
+def _needs_own_append(request: AppendRequest) -> bool:
     """Return whether a request must have an append of its own: it has conditions on the log, or is no new message."""
     if request.rewrite or request.close is not None:
         return True
@@ -597,10 +597,10 @@ def _goes_alone(request: AppendRequest) -> bool:
 def _refuse_outdated(request: AppendRequest, head: Head) -> None:
     """Raise an error if the conditions of a request no longer hold after a conflict.
 
-    `Overtaken` after a rewrite: the caller decides again. `PreconditionError` after a new message.
+    `LogChangedError` after a rewrite: the caller decides again. `PreconditionError` after a new message.
     """
     if request.rewrites not in (None, head.rewrites):
-        raise Overtaken from None
+        raise LogChangedError from None
     if request.seen not in (ANY, head.last_message):
         raise PreconditionError(
             f"the newest message is {head.last_message}, not {request.seen!r}",
@@ -612,7 +612,7 @@ def _spans_overlap(spans: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(first <= end and start <= last for first, last in spans for start, end in others)
 
 
-def _apply_placement(draft: Draft, place: Place) -> None:
+def _apply_placement(draft: Draft, place: MessagePlacement) -> None:
     """Set the episode of a draft, its end and its tool group, although a draft is frozen.
 
     It is not shared yet, and copying its 24 fields would cost more.
@@ -631,7 +631,7 @@ def _fail_requests(batch: Sequence[AppendRequest], error: BaseException) -> None
             request.future.set_exception(error)
 
 
-def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> WriteQueue:
+def get_write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> WriteQueue:
     """Return the write queue of a context, the same for every session on this handle in the running event loop."""
     queues = get_loop_state(storage).write_queues
     queue = queues.get(context)
@@ -640,8 +640,8 @@ def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> Writ
     return queue
 
 
-def receipts_of(
-    context: str, delivered: Delivered, embedded: Embedded, repeated: Sequence[Entry] = ()
+def build_receipts(
+    context: str, delivered: AppendResult, embedded: Embedded, repeated: Sequence[Entry] = ()
 ) -> list[MessageReceipt]:
     """Return the receipt of each delivered message; `repeated` are the stored entries if the append was repeated."""
     receipt, start = delivered.receipt, delivered.start
@@ -684,17 +684,17 @@ class Writer:
         #: The queue of each event loop, kept here so that it is not collected with its cached end of the log.
         self._queues: PerLoop[WriteQueue] = PerLoop()
 
-    def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
+    def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, AppendResult | None]:
         """Append a request; return None when there was no open episode to close."""
         queue = self._queues.get()
         if queue is None or queue.context != context:
-            queue = write_queue(self._shared.handle, context, os.urandom)
+            queue = get_write_queue(self._shared.handle, context, os.urandom)
             self._queues.set(queue)
         return queue.post(request)
 
     def forget_policy(self, context: str) -> None:
         """Let the next append read the policy again."""
-        write_queue(self._shared.handle, context, os.urandom).forget_policy()
+        get_write_queue(self._shared.handle, context, os.urandom).forget_policy()
 
     async def idle(self) -> None:
         """Wait until everything that was posted in this event loop is delivered."""
@@ -703,7 +703,7 @@ class Writer:
             await queue.idle()
             self._queues.pop()
 
-    async def finish_append(self, context: str, delivered: Delivered) -> Embedded:
+    async def finish_append(self, context: str, delivered: AppendResult) -> Embedded:
         """Start the worker if a job was enqueued, index the new entries, and pass new messages to the embedder.
 
         The embedder is not waited for. The entries of a repeated append were indexed by the first one.
@@ -728,7 +728,7 @@ class Writer:
 
     async def rewrite(
         self, context: str, drafts: Sequence[Draft], head: Head, *, regroups: bool = False
-    ) -> Delivered | None:
+    ) -> AppendResult | None:
         """Append an edit or retraction with its effects on facts.
 
         Return None after a concurrent rewrite: the caller must decide again.
@@ -746,7 +746,7 @@ class Writer:
         )
         try:
             delivered = await self.post(context, request)
-        except Overtaken:
+        except LogChangedError:
             return None
         if delivered is not None:
             await self.finish_append(context, delivered)

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import facts as rules
 from acms.log import policy
+from acms.log.active_entries import UNDO, Replacements
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED
-from acms.log.in_force import UNDO, Replacements
 from acms.log.read import find_profile, replacements_at
 from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.ports import StorageBackend

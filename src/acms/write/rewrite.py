@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
-from acms.log.in_force import UNDO, Replacements, anchor_version, group_spans, is_merge_record
+from acms.log.active_entries import UNDO, Replacements, anchor_version, group_spans, is_merge_record
 from acms.log.read import CONVERSATION_KINDS, replacements_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend

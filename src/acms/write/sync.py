@@ -11,11 +11,11 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
 from acms.errors import ConflictError, ValidationError
-from acms.log import foreign, known, trust, validation
+from acms.log import known_messages, provider_messages, trust, validation
+from acms.log.active_entries import GONE
 from acms.log.encoding import draw_token
-from acms.log.foreign import Turn
-from acms.log.in_force import GONE
-from acms.log.known import Row
+from acms.log.known_messages import Row
+from acms.log.provider_messages import Turn
 from acms.log.repair import rename_repeated_calls
 from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span
 from acms.privacy.modes import stored_mode, stricter_mode
@@ -24,8 +24,8 @@ from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
 from acms.write.alignment import Alignment, Item, align_messages, changes_groups, pair_calls_with_results
-from acms.write.door import DraftOf, is_empty_turn, log_cut_texts, read_message
-from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer, placement_notes
+from acms.write.intake import DraftOf, is_empty_turn, log_cut_texts, read_message
+from acms.write.queue import AppendRequest, AppendResult, LogChangedError, Writer, placement_notes
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class SyncOutcome(NamedTuple):
     result: Synced
     context: str = ""
     #: None if nothing had to be stored.
-    delivered: Delivered | None = None
+    delivered: AppendResult | None = None
     #: Number of its drafts that are edits and retractions, which come first.
     rewrites: int = 0
 
@@ -100,7 +100,7 @@ class Sync:
                 return SyncOutcome(result)
             try:
                 return await self._append(rows, alignment, groups, head, result)
-            except Overtaken:
+            except LogChangedError:
                 continue
 
     def _add_notes(self, *notes: str) -> None:
@@ -253,7 +253,9 @@ class Sync:
 
         return self._read(index, _defer_keeping, make_items)
 
-    def _read(self, index: int, keep: foreign.KeepMedia | None, convert: Callable[[Sequence[Turn]], T]) -> T:
+    def _read(
+        self, index: int, keep: provider_messages.KeepMedia | None, convert: Callable[[Sequence[Turn]], T]
+    ) -> T:
         """Read a message of the list, repaired if needed, and convert its turns."""
         config = self._shared.config
         keep = None if config.media is None else keep
@@ -281,7 +283,7 @@ class Sync:
         metadata = turn.get("metadata")
         metadata = None if metadata is None else validation.validate_metadata(metadata)
         actor = turn.get("actor_id")
-        key = validation.optional_name(turn.get("key"), "key")
+        key = validation.validate_optional_name(turn.get("key"), "key")
         privacy, origin = turn.get("privacy"), turn.get("origin")
         privacy = None if privacy is None else validation.parse_choice(privacy, Privacy, "privacy")
         origin = None if origin is None else validation.parse_choice(origin, Origin, "origin")
@@ -294,18 +296,18 @@ class Sync:
                 text, parts, metadata or EMPTY, actor, key, mode
             )
             metadata = None if metadata is None else redacted
-        wording = known.wording_digest(role, text, parts)
+        wording = known_messages.wording_digest(role, text, parts)
         return Item(
             message=index,
             turn=number,
             role=role,
             key=key,
             wording=wording,
-            body=known.body_digest(role, text, parts) if parts else wording,
-            calls=known.ids_of_calls(parts),
-            answers=known.ids_of_answers(parts),
+            body=known_messages.body_digest(role, text, parts) if parts else wording,
+            calls=known_messages.ids_of_calls(parts),
+            answers=known_messages.ids_of_answers(parts),
             actor=actor,
-            metadata=None if metadata is None else known.metadata_digest(metadata),
+            metadata=None if metadata is None else known_messages.metadata_digest(metadata),
             privacy=privacy,
             origin=origin,
         )
@@ -338,13 +340,15 @@ class Sync:
                 continue
             own_mode = item.privacy or Privacy.ALLOW
             # The log holds the hash of a key that was redacted itself.
-            hashed_key = known.hash_sensitive_key(item.key)
+            hashed_key = known_messages.hash_sensitive_key(item.key)
             stored_privacy = privacy_by_key.get(item.key) or privacy_by_key.get(hashed_key)
             if stored_privacy is not None and stricter_mode(stored_privacy, own_mode) is not own_mode:
                 make_item = partial(self._make_item, item.message, item.turn, stored_privacy=stored_privacy)
                 self._items[index] = self._read_turn(item, _defer_keeping, make_item)
 
-    def _read_turn(self, item: Item, keep: foreign.KeepMedia | None, convert: Callable[[Turn], T]) -> T:
+    def _read_turn(
+        self, item: Item, keep: provider_messages.KeepMedia | None, convert: Callable[[Turn], T]
+    ) -> T:
         """Parse the message of an item again and convert its turn: an item holds only digests of the text."""
 
         def convert_turn(turns: Sequence[Turn]) -> T:
@@ -356,7 +360,7 @@ class Sync:
 
         return self._read(item.message, keep, convert_turn)
 
-    def _draft_turn(self, item: Item, keep: foreign.KeepMedia | None, **values: Any) -> Draft:
+    def _draft_turn(self, item: Item, keep: provider_messages.KeepMedia | None, **values: Any) -> Draft:
         """Return the draft of an item; `values` override those of the list."""
 
         def convert(turn: Turn) -> Draft:
@@ -385,7 +389,7 @@ class Sync:
     def _continues(self, item: Item, row: Row) -> bool:
         """Return whether a message begins with the whole text of a row."""
         content = self._draft_for_comparison(item).content
-        return known.continues_row(row, item.role, content, item.calls)
+        return known_messages.continues_row(row, item.role, content, item.calls)
 
     def _is_beginning(self, item: Item, row: Row) -> bool:
         """Return whether a message is the beginning of the text of a row; False while that text is unread."""
@@ -405,7 +409,7 @@ class Sync:
         edits: list[Draft] = []
         for (index, _), entry in zip(alignment.replaced, stored, strict=True):
             if entry is None:  # deleted since the alignment
-                raise Overtaken
+                raise LogChangedError
             item = self._items[index]
             if entry.role is not item.role:
                 raise ValidationError(
@@ -423,7 +427,7 @@ class Sync:
         spans: set[Span] = {(row.version, row.version) for row in rows}
         for entry in await self._shared.storage.get(edit_ids):
             if entry is None:  # deleted since the alignment, which is made again
-                raise Overtaken
+                raise LogChangedError
             spans.update(entry.replaces, [(entry.version, entry.version)])
         return retirement.draft_retraction(sorted(spans), [row.original_id for row in rows], GONE)
 
@@ -446,7 +450,7 @@ def _make_edit(draft: Draft, stored: Entry, item: Item, group: str | None) -> Dr
         group=group,
         replaces=(*stored.replaces, (stored.version, stored.version)),
         sources=(stored.id,),
-        data={known.LISTED: True},
+        data={known_messages.LISTED: True},
     )
 
 

@@ -9,7 +9,7 @@ and run again, and nothing is stored twice. A message without content (no text, 
 from acms.branches.importers.chat import read_chat, read_lines
 from acms.branches.importers.conversation import Fork
 from acms.branches.importers.exports import FORMATS, Conversation, Export, Import, open_import, read_export
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 
 __all__ = [
     "FORMATS",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from acms.branches.importers.conversation import Conversation, make_turn
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 
 BEGINS = "# aider chat started at "
 _MODEL = re.compile(r"> (?:Main model|Model|Models): (\S+)")

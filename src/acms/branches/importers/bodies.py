@@ -26,7 +26,7 @@ from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.branches.importers.trajectories import read_chat_message
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json
 
 RESPONSES = (

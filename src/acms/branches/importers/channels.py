@@ -18,7 +18,7 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_text
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json, Part
 
 SLACK = ((any_of("type", "message"), is_text("ts"), has_value("text")),)

@@ -21,8 +21,8 @@ from acms.branches.importers.documents import EXPECTED, join_lines, parse_record
 from acms.branches.importers.source import LINES, is_object
 from acms.branches.importers.turns import admit_turn
 from acms.errors import TooLargeError, ValidationError
-from acms.log import foreign, validation
-from acms.log.foreign import Turn
+from acms.log import provider_messages, validation
+from acms.log.provider_messages import Turn
 from acms.log.repair import refer_by_hash
 from acms.model import Json, Role
 
@@ -130,12 +130,12 @@ def _parse_message(message: Record, trust: bool) -> list[Turn]:
     """
     fields = {name: value for name, value in message.items() if name not in _DROPPED}
     if "role" in message:
-        known_fields = foreign.KNOWN.union(foreign.REASONING_FIELDS)
+        known_fields = provider_messages.KNOWN.union(provider_messages.REASONING_FIELDS)
         fields = {name: value for name, value in fields.items() if name in known_fields}
         fields["role"] = validation.parse_choice(message["role"], Role, "role").value
     time = first_value(message, _TIMES)
     turns: list[Turn] = []
-    for turn in foreign.parse_provider_message(fields, keep=refer_by_hash):
+    for turn in provider_messages.parse_provider_message(fields, keep=refer_by_hash):
         if not has_content(turn) and turn.get("tool_call_id") is None:  # a call may have an empty result
             continue
         if time is not None:

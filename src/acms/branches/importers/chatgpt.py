@@ -23,7 +23,7 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import is_object
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json, Part, Reasoning
 
 SHAPES = ((is_object("mapping"),), (is_object("conversations.0.mapping"),))

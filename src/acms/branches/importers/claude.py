@@ -22,7 +22,7 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import is_list
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json, Reasoning
 
 SHAPES = ((is_list("chat_messages"),),)

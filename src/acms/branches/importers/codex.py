@@ -25,8 +25,8 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import any_of, has_value, is_object
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
 from acms.log.native_items import read_call, read_result
+from acms.log.provider_messages import Turn
 from acms.model import Json, Part, Reasoning
 
 _KINDS = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")

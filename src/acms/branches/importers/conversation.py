@@ -12,8 +12,8 @@ from hashlib import blake2b, sha256
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from acms.errors import ValidationError
-from acms.log import foreign, validation
-from acms.log.foreign import Turn
+from acms.log import provider_messages, validation
+from acms.log.provider_messages import Turn
 from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json, Media, Part, Reasoning, ToolCall, ToolResult
 
@@ -210,7 +210,7 @@ def _shorten_key(key: str) -> str:
 def parse_turns(message: Mapping[str, Any], base: Turn) -> list[Turn]:
     """Translate a provider's message and add the fields of `base`; keys after the first one are numbered."""
     turns: list[Turn] = []
-    for number, parsed in enumerate(foreign.parse_provider_message(message, keep=refer_by_hash)):
+    for number, parsed in enumerate(provider_messages.parse_provider_message(message, keep=refer_by_hash)):
         key = f"{base['key']}:{number}" if number else base["key"]
         turns.append({**base, **parsed, "key": key})
     return turns

@@ -27,7 +27,7 @@ from acms.branches.importers.conversation import (
 from acms.branches.importers.documents import Span
 from acms.branches.importers.shapes import has_value, is_list, is_text
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json, Part, Reasoning
 
 SHAPES = (

@@ -16,7 +16,7 @@ from typing import Any
 from acms.branches import limits
 from acms.branches.importers.conversation import Conversation, find_value
 from acms.errors import ConfigurationError, TooLargeError, ValidationError
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json
 
 MAGIC = b"SQLite format 3\x00"

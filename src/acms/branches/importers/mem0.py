@@ -20,7 +20,7 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import has_value, is_text
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Role
 
 SHAPES = tuple((is_text(f"{at}memory"), has_value(f"{at}id")) for at in ("", "results.0.", "memories.0."))

@@ -23,7 +23,7 @@ from acms.branches.importers.conversation import (
 )
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import Json
 
 _KINDS = ("MessageEvent", "ActionEvent", "ObservationEvent", "SystemPromptEvent", "AgentErrorEvent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acms.branches.importers.conversation import digest_text
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 
 
 class Repeats:

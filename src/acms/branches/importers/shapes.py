@@ -35,24 +35,24 @@ def any_of(path: str, *values: Json) -> Field:
 
 def is_text(path: str) -> Field:
     """Return a field with a text."""
-    return Field(path, partial(_is_a, str), "a text")
+    return Field(path, partial(_has_json_type, str), "a text")
 
 
 def is_list(path: str) -> Field:
     """Return a field with a list."""
-    return Field(path, partial(_is_a, list), "a list")
+    return Field(path, partial(_has_json_type, list), "a list")
 
 
 def is_object(path: str) -> Field:
     """Return a field with an object."""
-    return Field(path, partial(_is_a, dict), "an object")
+    return Field(path, partial(_has_json_type, dict), "an object")
 
 
 def _is_not_null(value: Json) -> bool:
     return value is not None
 
 
-def _is_a(kind: type, value: Json) -> bool:
+def _has_json_type(kind: type, value: Json) -> bool:
     return isinstance(value, kind)
 
 

@@ -21,7 +21,7 @@ from acms.branches.importers.conversation import (
 from acms.branches.importers.shapes import has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.errors import ValidationError
-from acms.log.foreign import Turn
+from acms.log.provider_messages import Turn
 from acms.model import EMPTY, Json, Origin
 
 SWE_AGENT = (

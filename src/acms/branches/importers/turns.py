@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
-from acms.log import foreign, validation
-from acms.log.foreign import Turn
+from acms.log import provider_messages, validation
+from acms.log.provider_messages import Turn
 from acms.log.repair import refer_by_hash
 from acms.log.trust import LEADING
 from acms.model import Origin, Privacy, Role
@@ -23,8 +23,8 @@ def admit_turn(turn: Turn, *, trust: bool) -> Turn:
     content = turn.get("content") or ""
     calls, call_id = turn.get("tool_calls"), turn.get("tool_call_id")
     validation.build_message_parts(role, content, turn.get("parts"), calls, call_id)
-    validation.optional_name(turn.get("actor_id"), "actor_id")
-    validation.optional_name(turn.get("key"), "key")
+    validation.validate_optional_name(turn.get("actor_id"), "actor_id")
+    validation.validate_optional_name(turn.get("key"), "key")
     validation.parse_choice(turn.get("privacy") or Privacy.ALLOW, Privacy, "privacy")
     admitted = dict(turn)
     admitted["metadata"] = validation.validate_metadata(turn.get("metadata") or {})
@@ -49,7 +49,7 @@ def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
     for index, turn in enumerate(turns):
         field = f"messages[{index}]"
         with limits.locate_errors(field):
-            for message in foreign.parse_provider_message(turn, keep=refer_by_hash):
+            for message in provider_messages.parse_provider_message(turn, keep=refer_by_hash):
                 admit_turn(message, trust=trust)
         first_index = index_of_key.setdefault(str(turn.get("key", index)), index)
         if first_index != index:

@@ -32,7 +32,7 @@ from acms.model import EMPTY, Json, KVEntry
 from acms.ports import StorageBackend
 from acms.results import Erasure
 from acms.session import ACMS
-from acms.write.door import read_repaired
+from acms.write.intake import read_repaired
 
 __all__ = ["ACMSSessionService"]
 

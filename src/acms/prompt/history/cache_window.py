@@ -25,8 +25,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from acms.knowledge import DOUBT
+from acms.log.active_entries import Replacements, is_automatic_summary, is_sealed
 from acms.log.encoding import parse_entry_id
-from acms.log.in_force import Replacements, is_automatic_summary, is_sealed
 from acms.log.native_items import EXTRA_FIELDS
 from acms.log.validity import Period, label_at_end
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Text, ToolCall, ToolResult

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from acms.errors import FitError
-from acms.log.in_force import EntryGroup
+from acms.log.active_entries import EntryGroup
 from acms.model import Context, Entry, Role, State
 from acms.plan import turns
 from acms.plan.nodes import ComposedMessage, MessageGroup, Node, Omission, Scope

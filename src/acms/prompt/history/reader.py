@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from acms.log import summary_levels
+from acms.log.active_entries import EntryGroup, is_sealed
 from acms.log.encoding import is_summary
-from acms.log.in_force import EntryGroup, is_sealed
 from acms.log.summary_levels import Level
 from acms.model import Context, Entry, Kind
 from acms.plan import turns
@@ -220,7 +220,7 @@ class HistoryReader:
 
     def _build_front_summary(self, entry: Entry, level: Level, span: LogSpan) -> MessageGroup:
         """Return a summary with its label, in one of its texts."""
-        shown_entry = summary_levels.at_level(entry, level)
+        shown_entry = summary_levels.summary_at_level(entry, level)
         (group,) = self._build_groups([EntryGroup((shown_entry,))], {entry.id: label_in_front(entry, span)})
         # A manifest quotes the stored entry, which has all texts.
         self._request.entries[entry.id] = entry

@@ -248,7 +248,7 @@ async def get_namespace_policy(call: Call[None, None]) -> Reply:
 
     `levels` names for every field the level that decided it: the service or the namespace.
     """
-    namespace = validation.namespace_name(call.path["namespace"])
+    namespace = validation.validate_namespace(call.path["namespace"])
     call.tenant.check(namespace)
     config = call.tenant.engine.config
     resolved = await policy_levels.resolve_policy(
@@ -273,7 +273,7 @@ async def change_namespace_policy(call: Call[None, NamespacePolicyBody]) -> Repl
 
     Omitted fields stay unchanged. A legal hold forbids that content of the namespace expires or is erased.
     """
-    namespace, body = validation.namespace_name(call.path["namespace"]), call.body
+    namespace, body = validation.validate_namespace(call.path["namespace"]), call.body
     changes = {} if body.policy is None else body.policy.set_fields()
     for name in (RETENTION, HOLD):
         if name in body.model_fields_set:

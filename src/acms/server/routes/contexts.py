@@ -170,7 +170,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     With a `key`, a repeated request returns the same context with status 200.
     """
     body, storage = call.body, call.tenant.handle
-    namespace = validation.namespace_name(body.namespace)
+    namespace = validation.validate_namespace(body.namespace)
     call.tenant.check(namespace)
     about = build_session_settings(body.name, body.labels, body.metadata)
     settings = {name: value for name, value in about.items() if value is not None}
@@ -184,7 +184,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
             ) from error
         if policy:
             settings[POLICY] = policy
-    key = None if body.key is None else validation.session_name(body.key, "key")
+    key = None if body.key is None else validation.validate_new_session_name(body.key, "key")
     if key is not None:
         try:
             existing = await storage.context(key, namespace=namespace)

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from acms.errors import ACMSError
-from acms.events.follow import Followed, parse_cursor
+from acms.events.follow import LogFollower, parse_cursor
 from acms.model import Entry, Json
 from acms.nouns import encode_noun
 from acms.results import LogEvent
@@ -71,7 +71,7 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     call.right.stream((await storage.head(context)).epoch)
     start = call.headers.get("last-event-id") or call.query.after
     cursor = await parse_cursor(storage, context, start)
-    followed = Followed(
+    followed = LogFollower(
         storage,
         context,
         cursor,
@@ -83,7 +83,7 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     return Reply(body=_stream_event_lines(followed, call.query.follow), media=EVENTS, headers=headers)
 
 
-async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
+async def _stream_event_lines(followed: LogFollower, follow: bool) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream of events. An error ends it; the client receives the error when it reconnects."""
     yield b"retry: 2000\n\n"  # milliseconds
     events = followed.events(follow=follow)
@@ -98,7 +98,7 @@ async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerato
         await events.aclose()
 
 
-def _format_event(event: LogEvent | None, followed: Followed) -> bytes:
+def _format_event(event: LogEvent | None, followed: LogFollower) -> bytes:
     """Serialize an event, or for None a comment that keeps the connection alive."""
     if event is None:
         return f": {followed.cursor}\nid: {followed.cursor}\n\n".encode()

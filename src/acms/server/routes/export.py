@@ -361,7 +361,7 @@ async def _import_conversations(call: Call[ImportQuery, None], parsed_file: Impo
     """Store the conversations of a file, and return their contexts."""
     tenant = call.tenant
     target = await _find_import_target(call, parsed_file)
-    namespace = validation.namespace_name(call.query.namespace or "default")
+    namespace = validation.validate_namespace(call.query.namespace or "default")
     if target is not None:
         namespace = target.namespace
     tenant.check(namespace)

@@ -164,11 +164,11 @@ async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
 def _key_of_branch(call: Call[Place, ForkBody]) -> str | None:
     """Return the key of a fork or a copy: that of the body, or the Idempotency-Key."""
     if call.body.key is not None:
-        return validation.session_name(call.body.key, "key")
+        return validation.validate_new_session_name(call.body.key, "key")
     if call.idempotency_key is None:
         return None
     key = validation.validate_name(call.idempotency_key, "Idempotency-Key")
-    return validation.session_name(key, "Idempotency-Key")
+    return validation.validate_new_session_name(key, "Idempotency-Key")
 
 
 async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Context | None:

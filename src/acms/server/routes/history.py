@@ -10,8 +10,8 @@ from pydantic import Field
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
-from acms.log.in_force import Replacements, anchor_version, effective_sequence
-from acms.log.read import check_version, replacements_at
+from acms.log.active_entries import Replacements, anchor_version, effective_sequence
+from acms.log.read import replacements_at, version_to_read
 from acms.model import Entry, Kind
 from acms.nouns import WHEN_GIVEN, encode_noun
 from acms.ports import StorageBackend
@@ -154,7 +154,7 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
         raise ValidationError("must be a version, a whole number from 0", field="version")
     version, storage = int(text), session.storage
     head = await storage.head(context)
-    check_version(head, version)
+    version_to_read(head, version)  # raises an error if the log does not reach the version
     replacements = await replacements_at(storage, context, head, version)
     entries = await _read_active_entries(
         storage, context, replacements, version, query.cursor, query.limit + 1

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 from pydantic.alias_generators import to_camel
 
 from acms.errors import TooLargeError, ValidationError
-from acms.log import foreign, validation
+from acms.log import provider_messages, validation
 from acms.log.read import replacements_at
 from acms.model import ANY, Durability, Embedded, Entry, Json, Kind, Part, Role, Seen
 from acms.nouns import (
@@ -133,7 +133,7 @@ class MessageBody(Body):
 
 
 _OURS = frozenset(to_camel(name) for name in MessageBody.model_fields)
-_NAMES = {to_camel(name): name for name in foreign.FIELDS}
+_NAMES = {to_camel(name): name for name in provider_messages.FIELDS}
 
 
 def _discriminate_message(message: Any) -> str:
@@ -141,7 +141,7 @@ def _discriminate_message(message: Any) -> str:
     is_foreign = isinstance(message, Mapping) and (
         not message.keys() <= _OURS
         or ("role" in message and not isinstance(message.get("content", ""), str))
-        or foreign.of_gemini(message)
+        or provider_messages.is_gemini_content(message)
     )
     return "[theirs]" if is_foreign else "[ours]"
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
+from acms.log.active_entries import Replacements, edit_and_end_lookup
 from acms.log.encoding import dump
-from acms.log.in_force import Replacements, edit_and_end_lookup
 from acms.log.read import replacements_at
 from acms.model import (
     Entry,

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.log import foreign, repair, validation
-from acms.log.foreign import Turn
+from acms.log import provider_messages, repair, validation
 from acms.log.native_items import EXTRA_FIELDS
+from acms.log.provider_messages import Turn
 from acms.model import EMPTY, Draft, Part, Raw, Role, Text
 from acms.observability.logging import log_event
 
@@ -48,7 +48,7 @@ def log_cut_texts(entry_id: str, notes: Iterable[str]) -> None:
         log_event(logging.WARNING, "text_cut", entry=entry_id, notes=cuts)
 
 
-def message_of(role: str | Role, values: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+def message_from_arguments(role: str | Role, values: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     """Return the arguments of one `ingest` in the form of a message of a list."""
     role = validation.parse_choice(role, Role, "role")
     message = {"role": role.value, **values, "idempotency_key": key}
@@ -66,27 +66,27 @@ def fill_empty_turn(turn: Turn) -> Turn:
     """Return an empty message with its original content in a part, so that it can be stored."""
     if not is_empty_turn(turn):
         return turn
-    original = Raw(EXTRA_FIELDS, foreign.encode_strict_json({"content": turn.get("content")}))
+    original = Raw(EXTRA_FIELDS, provider_messages.encode_strict_json({"content": turn.get("content")}))
     return {**turn, "content": "", "parts": [original]}
 
 
 def read_message(
     message: Mapping[str, Any],
     field: str,
-    keep: foreign.KeepMedia | None,
-    check: Callable[[Sequence[Turn]], T],
+    keep: provider_messages.KeepMedia | None,
+    convert: Callable[[Sequence[Turn]], T],
     *,
     strict: bool,
     refuse_invalid: bool = False,
 ) -> tuple[T, tuple[str, ...]]:
     """Parse a message for storage; return the converted turns, and notes on repairs.
 
-    `check` converts the parsed turns, or raises `ValidationError`. A message that cannot be repaired is stored as its
-    JSON: a framework would hand over the same list again, and `sync` could never store it. With `refuse_invalid` it
-    raises the error. With `strict` nothing is repaired.
+    `convert` returns the result for the parsed turns, or raises `ValidationError`. A message that cannot be repaired is
+    stored as its JSON: a framework would hand over the same list again, and `sync` could never store it. With
+    `refuse_invalid` it raises the error. With `strict` nothing is repaired.
     """
-    foreign.check_privacy_field(message, field)
-    reader = _MessageReader(field, keep, check, strict, refuse_invalid, notes={})
+    provider_messages.check_privacy_field(message, field)
+    reader = _MessageReader(field, keep, convert, strict, refuse_invalid, notes={})
     # As it is.
     try:
         return reader.read(message)
@@ -102,7 +102,7 @@ def read_message(
     if refuse_invalid:
         raise first_error
     # As its JSON.
-    json_message, repair_notes = repair.as_text(message)
+    json_message, repair_notes = repair.message_as_json_text(message)
     try:
         result, _ = reader.read(json_message)
     except ValidationError:
@@ -112,19 +112,19 @@ def read_message(
 
 @dataclass(frozen=True, slots=True)
 class _MessageReader(Generic[T]):
-    """Parses the versions of one message that are tried, and collects notes on what is not kept of them."""
+    """Parses one message, as it is or repaired, and collects notes on what is not kept of it."""
 
     field: str
-    keep: foreign.KeepMedia | None
-    check: Callable[[Sequence[Turn]], T]
+    keep: provider_messages.KeepMedia | None
+    convert: Callable[[Sequence[Turn]], T]
     strict: bool
     refuse_invalid: bool
     notes: dict[str, None]
 
     def read(self, message: Mapping[str, Any]) -> tuple[T, tuple[str, ...]]:
-        """Parse a message; return what `check` returns for its turns, and the notes so far."""
+        """Parse a message; return its turns as `convert` returns them, and the notes so far."""
         keep = self._refer_to_media if self.keep is None and not self.strict else self.keep
-        turns = foreign.parse_provider_message(message, self.field, keep=keep, strict=self.strict)
+        turns = provider_messages.parse_provider_message(message, self.field, keep=keep, strict=self.strict)
         unread_fields = _find_unread_fields(turns)
         if unread_fields and self.refuse_invalid and turns[0]["role"] != Role.ASSISTANT:
             raise ValidationError(
@@ -135,7 +135,7 @@ class _MessageReader(Generic[T]):
         if unread_fields:
             names = ", ".join(unread_fields)
             self.notes[f"a message has no content, only unknown fields, which no model sees: {names}"] = None
-        return self.check(turns), tuple(self.notes)
+        return self.convert(turns), tuple(self.notes)
 
     def _refer_to_media(self, data: bytes, mime: str) -> str:
         """Return a reference to bytes that are not kept."""
@@ -168,7 +168,7 @@ def _join_turns(turns: Sequence[Turn]) -> Turn:
     return {"role": turns[0]["role"], "parts": joined}
 
 
-def plain_draft(
+def draft_plain_message(
     make_draft: DraftOf, config: ACMSConfig, role: str | Role, values: Mapping[str, Any], **fields: Any
 ) -> Draft | None:
     """Return the draft for the arguments of `ingest`, or None if the message must be parsed or repaired first.

@@ -28,7 +28,7 @@ __all__ = [
     "REASONING_FIELDS",
     "KeepMedia",
     "Turn",
-    "of_gemini",
+    "is_gemini_content",
     "parse_provider_message",
 ]
 
@@ -80,13 +80,13 @@ def parse_provider_message(
     location = Location(field, keep)
     if message.get("object") == WINDOW:
         return [_read_compacted_window(message, location._replace(vendor=RESPONSES))]
-    is_content_of_gemini = of_gemini(message)
-    if not is_content_of_gemini and _is_own_message(message):
+    is_gemini = is_gemini_content(message)
+    if not is_gemini and _is_own_message(message):
         return [dict(message)]
     kind = message.get("type", "message")
     if "role" not in message or (isinstance(kind, str) and kind != "message"):
         return [_read_item_message(message, location._replace(vendor=RESPONSES))]
-    if is_content_of_gemini:
+    if is_gemini:
         return _read_content_of_gemini(message, location.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
@@ -236,7 +236,7 @@ def _only_mappings(value: object) -> list[Mapping[str, Any]]:
     return [block for block in value if isinstance(block, Mapping)] if isinstance(value, list | tuple) else []
 
 
-def of_gemini(message: Mapping[str, Any]) -> bool:
+def is_gemini_content(message: Mapping[str, Any]) -> bool:
     """Return whether a message is a content of Gemini: its parts are mappings that name no type."""
     parts = message.get("parts")
     if not isinstance(parts, list | tuple) or not parts:
@@ -416,22 +416,22 @@ def _read_thinking(block: Mapping[str, Any], location: Location) -> list[Part]:
     return [Reasoning(text, signature), *_extra_parts(block, "thinking", "signature")]
 
 
-def _tool_use(block: Mapping[str, Any], location: Location) -> list[Part]:
+def _read_tool_use(block: Mapping[str, Any], location: Location) -> list[Part]:
     call = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input") or {}}
     return [validation.parse_tool_call(call, location.field), *_extra_parts(block, "id", "name", "input")]
 
 
-def _image_url(block: Mapping[str, Any], location: Location) -> list[Part]:
+def _read_image_url(block: Mapping[str, Any], location: Location) -> list[Part]:
     image = block.get("image_url")
     inner: Mapping[str, Any] = image if isinstance(image, Mapping) else {"url": image}
     media = refer_to_media(inner.get("url"), "image/*", location.at("image_url"))
     return [media, *_extra_parts({**block, **inner}, "url", "image_url")]
 
 
-def _input_image(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+def _read_input_image(block: Mapping[str, Any], location: Location) -> list[Part] | None:
     """Parse an image of Responses by its URL or the id of its file; None if it has neither."""
     if block.get("image_url") is not None:
-        return _image_url(block, location)
+        return _read_image_url(block, location)
     if block.get("file_id") is None:
         return None
     media = refer_to_media(block["file_id"], "image/*", location.at("file_id"))
@@ -497,7 +497,7 @@ def _read_compaction(block: Mapping[str, Any], location: Location) -> list[Part]
     return [_make_raw_part({**fields, "content": block.get("content")}, location)]
 
 
-def _search_result(block: Mapping[str, Any], location: Location) -> list[Part]:
+def _read_search_result(block: Mapping[str, Any], location: Location) -> list[Part]:
     _, parts = _read_contents(block.get("content"), location.at("content"))
     return [*parts, *_extra_parts({**block, "content": len(parts)})]
 
@@ -517,10 +517,10 @@ def _read_tool_result(block: Mapping[str, Any], location: Location) -> Turn:
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Location], list[Part] | None]] = {
     "text": _read_text, "input_text": _read_text, "output_text": _read_text, "refusal": _read_refusal,
-    "thinking": _read_thinking,
-    "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _read_input_audio,
-    "file": _read_file, "input_file": _read_file, "image": _read_media_block, "document": _read_media_block,
-    "search_result": _search_result, "compaction": _read_compaction,
+    "thinking": _read_thinking, "tool_use": _read_tool_use, "image_url": _read_image_url,
+    "input_image": _read_input_image, "input_audio": _read_input_audio, "file": _read_file, "input_file": _read_file,
+    "image": _read_media_block, "document": _read_media_block, "search_result": _read_search_result,
+    "compaction": _read_compaction,
 }  # fmt: skip
 
 
@@ -561,7 +561,7 @@ def _read_native_result(item: Mapping[str, Any], location: Location) -> Turn:
         contents = _read_contents(output, at)[1]
         item = {**item, "output": "\n".join([part.text for part in contents if isinstance(part, Text)])}
     elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
-        contents = _input_image({"type": "computer_screenshot", **output}, at) or []
+        contents = _read_input_image({"type": "computer_screenshot", **output}, at) or []
         item = {name: value for name, value in item.items() if name != "output"}
     item = _item_without_bytes(item, location)
     answer = read_result(item)

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, get_args
 
 from acms.errors import ACMSError, ConflictError, PreconditionError, ValidationError
-from acms.facts import faults, request
+from acms.facts import proposal_validation, request
 from acms.facts.consolidate import Consolidation, FactLimits, stated_period
 from acms.facts.request import ensure_profile
 from acms.facts.statements import fold_text
@@ -245,7 +245,7 @@ def _check_scope(scope: Scope, namespace: str) -> None:
     if scope not in get_args(Scope):
         raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
     if scope == "namespace":
-        validation.shared_namespace(namespace)
+        validation.require_shared_namespace(namespace)
 
 
 def _check_address(subject: str, attribute: str) -> None:
@@ -264,8 +264,10 @@ def _validate_list(values: Sequence[str], field: str) -> Sequence[str]:
 
 def _validate_text(text: str, field: str) -> str:
     """Return a text without spaces around it; raise `ValidationError` if it is empty or too long for its field."""
-    max_chars = faults.MAX_VALUE_BYTES if field == "value" else faults.MAX_LABEL_CHARS
-    stripped = validation.validate_text(text, field, limit=faults.MAX_VALUE_BYTES).strip()
+    max_chars = (
+        proposal_validation.MAX_VALUE_BYTES if field == "value" else proposal_validation.MAX_LABEL_CHARS
+    )
+    stripped = validation.validate_text(text, field, limit=proposal_validation.MAX_VALUE_BYTES).strip()
     if not stripped or len(stripped) > max_chars:
         raise ValidationError(f"must have 1 to {max_chars} characters", field=field)
     return stripped

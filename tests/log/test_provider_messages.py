@@ -25,7 +25,7 @@ from acms import (
     ValidationError,
 )
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.log import foreign
+from acms.log import provider_messages
 from acms.log.encoding import entry_to_json
 from acms.prompt import Prompt
 from acms.prompt.steps import (
@@ -80,7 +80,7 @@ def random_message(kind: Any, seed: int) -> dict[str, Any]:
 
 async def store_message(session: ACMS, message: dict[str, Any]) -> list[Entry]:
     """Store a message in a conversation that its provider takes, and return the entries it became."""
-    turns = foreign.parse_provider_message(message, keep=keep_media)
+    turns = provider_messages.parse_provider_message(message, keep=keep_media)
     parts = [part for turn in turns for part in turn.get("parts", ())]
     calls = [part.call_id for part in parts if isinstance(part, ToolCall)]
     answered = [part.call_id for part in parts if isinstance(part, ToolResult)]
@@ -124,7 +124,7 @@ async def none_is_lost(name: str, seeds: range) -> None:
             codec.check(payload)
             emitted = await session.messages("", budget=1_000_000)
         given = [part for entry in entries for part in entry.parts if isinstance(part, Raw)]
-        beside = [part.json for part in given if part.vendor == foreign.EXTRA_FIELDS]
+        beside = [part.json for part in given if part.vendor == provider_messages.EXTRA_FIELDS]
         beside += [str(entry.key) for entry in entries]
         silent = missing_leaves(
             text_leaves(message), "\n".join([json.dumps(payload, ensure_ascii=False), *beside])
@@ -249,8 +249,8 @@ async def test_what_messages_emits_is_accepted_unchanged() -> None:
 # ── one by one ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parse_message(message: dict[str, Any], **given: Any) -> list[foreign.Turn]:
-    return foreign.parse_provider_message(message, **given)
+def parse_message(message: dict[str, Any], **given: Any) -> list[provider_messages.Turn]:
+    return provider_messages.parse_provider_message(message, **given)
 
 
 def test_several_results_are_several_messages() -> None:
@@ -283,10 +283,10 @@ def test_parts_of_a_message() -> None:
     assert turn["parts"] == [
         Reasoning("hm", "s"),
         Text("a"),
-        Raw(foreign.EXTRA_FIELDS, '{"type": "text", "citations": [{"cited_text": "b"}]}'),
+        Raw(provider_messages.EXTRA_FIELDS, '{"type": "text", "citations": [{"cited_text": "b"}]}'),
         ToolCall("t1", "disk", "{}"),
         Raw("anthropic", json.dumps(content[3])),
-        Raw(foreign.EXTRA_FIELDS, '{"stop_reason": "tool_use"}'),
+        Raw(provider_messages.EXTRA_FIELDS, '{"stop_reason": "tool_use"}'),
     ]
 
 
@@ -334,7 +334,7 @@ def test_media_are_referred_to_by_the_id_of_a_file_and_what_names_none_is_kept_w
     (turn,) = parse_message({"role": "user", "content": [picture, unnamed]})
     assert turn["parts"] == [
         Media("image/*", "file_1"),
-        Raw(foreign.EXTRA_FIELDS, '{"type": "input_image", "detail": "high"}'),
+        Raw(provider_messages.EXTRA_FIELDS, '{"type": "input_image", "detail": "high"}'),
         Raw("openai-responses", json.dumps(unnamed)),
     ]
     document = {"type": "document", "source": {"type": "file", "file_id": "file_2"}}

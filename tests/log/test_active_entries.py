@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import Entry, Kind, Raw, Role, State, ToolCall
-from acms.log.in_force import (
+from acms.log.active_entries import (
     LONG_RUN,
     NO_CALL,
     Replacements,
