@@ -587,7 +587,7 @@ class ACMS(View):
 
         if not isinstance(other, View):
             raise ValidationError("must be a session, or a view of one", field="other")
-        await self._shared.written()
+        await self._shared.require_context()
         side = forks.Side(other._shared, other.ends_at)
         return await merge.merge_session(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
@@ -600,14 +600,14 @@ class ACMS(View):
         from acms.branches import forks
 
         return await forks.tag_version(
-            self._shared.storage, await self._shared.written(), name, version, move=move
+            self._shared.storage, await self._shared.require_context(), name, version, move=move
         )
 
     async def untag(self, name: str) -> None:
         """Remove a tag; `NotFoundError` if this session has not given it, even if it inherited it."""
         from acms.branches import forks
 
-        await forks.remove_tag(self._shared.storage, await self._shared.written(), name)
+        await forks.remove_tag(self._shared.storage, await self._shared.require_context(), name)
 
     async def delete(self) -> list[Branch]:
         """Hide the session and return its live forks, which keep reading the entries they share with it.
@@ -617,7 +617,7 @@ class ACMS(View):
         """
         from acms.branches import forks
 
-        live_forks = await forks.hide_context(self._shared.storage, await self._shared.written())
+        live_forks = await forks.hide_context(self._shared.storage, await self._shared.require_context())
         await self._writer.idle()  # later writes go to a new log
         self._shared.context_id = None
         return live_forks
@@ -632,7 +632,9 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        return await compaction.request_compaction(self._shared, await self._shared.written(), overrides)
+        return await compaction.request_compaction(
+            self._shared, await self._shared.require_context(), overrides
+        )
 
     async def reflect(self) -> Job:
         """Request a reflection on all closed episodes now, including those usually too short; return the job.
@@ -643,7 +645,7 @@ class ACMS(View):
         """
         from acms.facts import request
 
-        context = await self._shared.written()
+        context = await self._shared.require_context()
         with handles.register_waiter(self._shared.handle):
             return await request.request_reflection(self._shared, context)
 
@@ -705,7 +707,7 @@ class ACMS(View):
 
         with handles.register_waiter(self._shared.handle):
             return await compaction.wait_for_compaction(
-                self._shared, await self._shared.written(), job, timeout
+                self._shared, await self._shared.require_context(), job, timeout
             )
 
     async def job(self, id: str) -> Job:
@@ -713,7 +715,7 @@ class ACMS(View):
         from acms.compaction import job as compaction
 
         job = await compaction.read_current_job(self._shared.storage, validation.validate_name(id, "id"))
-        if job.context != await self._shared.written():
+        if job.context != await self._shared.require_context():
             raise GoneError(f"job {id} does not exist")
         return job
 
@@ -777,7 +779,7 @@ class ACMS(View):
         validation.validate_name(validation.validate_id_or_key(id), "id")
         validation.require_flag(verify, "verify")
         shared = self._shared
-        context, mode = await shared.written(), shared.config.privacy.mode
+        context, mode = await shared.require_context(), shared.config.privacy.mode
         erased = await erasure.erase_entries(
             shared.storage, context, [id], verify=verify, service=shared.config.compaction, privacy=mode
         )

@@ -293,7 +293,7 @@ class SharedSession:
             self.context_id = context.id  # set last, because other tasks write as soon as it is set
         return self.context_id
 
-    async def written(self) -> str:
+    async def require_context(self) -> str:
         """Return the id of the session's context; raise `SessionNotFoundError` if nothing was written yet."""
         context = await self.find()
         if context is None:
@@ -364,7 +364,7 @@ class SharedSession:
         """
         validation.validate_id_or_key(name)
         if context is None:
-            raise self.no_entry(name)
+            raise self.missing_entry_error(name)
         entry = await find_entry(self.storage, context, at, name)
         if entry is not None:
             return entry
@@ -372,7 +372,7 @@ class SharedSession:
         row = self.known.find_by_key(name) or self.known.find_by_key(hash_sensitive_key(name))
         entry = None if row is None else await find_entry(self.storage, context, at, row.original_id)
         if entry is None:
-            raise self.no_entry(name)
+            raise self.missing_entry_error(name)
         if newest:
             head = await self.storage.head(context)
             replacements = await replacements_at(
@@ -384,7 +384,7 @@ class SharedSession:
             entry = edit or entry
         return entry
 
-    def no_entry(self, id: str) -> EntryNotFoundError:
+    def missing_entry_error(self, id: str) -> EntryNotFoundError:
         """Return the error for an entry that the session does not have."""
         return EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
 
@@ -424,7 +424,7 @@ class SharedSession:
         """Pass an event to the listener `on_event`; its exceptions have no effect."""
         emit_event(self.config.on_event, event)
 
-    def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
+    def emit_rewritten(self, context: str, version: int, target: str, reason: str) -> None:
         """Report that an entry was replaced or retracted at a version."""
         self.emit(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
 

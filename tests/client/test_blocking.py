@@ -16,7 +16,7 @@ from acms.codecs import OpenAIChat
 from acms.errors import HandleError
 from acms.pins import KVPinRegistry, create_pin_registry
 from acms.prompt import Prompt as AsyncPrompt
-from acms.storage.kv_home import KVHome
+from acms.storage.kv_base import BaseKV
 
 
 def verb_arguments(of: type) -> dict[str, list[tuple[str, object, object]]]:
@@ -40,7 +40,7 @@ NEEDS_THE_STORE = {"context_id", "entries", "internals", "wait_pending"}
         (sync.ACMS, AsyncACMS, set()),
         (sync.View, View, set()),
         (sync.PinRegistry, KVPinRegistry, set()),
-        (sync.KV, KVHome, set()),
+        (sync.KV, BaseKV, set()),
         (sync.Prompt, AsyncPrompt, set()),
         (sync.Client, client.Client, set()),
         (sync.RemoteSession, client.RemoteSession, set()),

@@ -78,7 +78,7 @@ def _files_of(dialect: str) -> list[Path]:
     """Return the code of a backend; that of its key-value memory is a dialect of its own."""
     storage = SRC / "storage"
     if dialect.startswith("kv_"):
-        return [storage / dialect.removeprefix("kv_") / "kv.py", storage / "kv_home.py"]
+        return [storage / dialect.removeprefix("kv_") / "kv.py", storage / "kv_base.py"]
     own = [file for file in sorted((storage / dialect).glob("*.py")) if file.name != "kv.py"]
     return [*own, storage / "append_rules.py"]
 

@@ -190,7 +190,7 @@ async def test_what_happens_is_told_as_it_happens_and_the_end_of_the_log_ends_it
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.", "1-", "1-2.3", "1-2.3x1", "1-2.3w1.", "9" * 19, "1\n"])
 def test_what_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="after"):
-        Cursor.read(text)
+        Cursor.parse(text)
 
 
 @given(
@@ -202,7 +202,7 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 )
 def test_a_cursor_reads_back_as_it_was_written(version: int, job: int | None, known: Any) -> None:
     cursor = Cursor(version=version, job=job, unfinished={} if job is None else known)
-    assert Cursor.read(str(cursor)) == cursor
+    assert Cursor.parse(str(cursor)) == cursor
 
 
 async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
@@ -212,7 +212,7 @@ async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
         await append_drafts(storage, context, jobs=jobs)
         found = await follow_log(storage, context.id)
         assert len(found) == len(jobs)
-        assert len(Cursor.read(found[-1].cursor).unfinished) == MAX_UNFINISHED
+        assert len(Cursor.parse(found[-1].cursor).unfinished) == MAX_UNFINISHED
         assert await follow_log(storage, context.id, found[-1].cursor) == []
 
 

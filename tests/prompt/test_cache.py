@@ -10,7 +10,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, Kind, RecallConfig, open_storage
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
-from acms.log.encoding import is_summary
+from acms.log.encoding import is_summary_id
 from acms.ports import Codec, HasRecords, StorageBackend
 from acms.prompt import Prompt, Rendered
 from acms.prompt.history.cache_window import CacheWindow
@@ -31,7 +31,7 @@ async def say_steps(session: ACMS, first: int, last: int) -> None:
 
 def summary_ids(rendered: Rendered) -> set[str]:
     """Return the ids of the summaries that a prompt shows."""
-    return {id for one in rendered.manifest.messages for id in one.sources if is_summary(id)}
+    return {id for one in rendered.manifest.messages for id in one.sources if is_summary_id(id)}
 
 
 def record_epochs(storage: StorageBackend) -> list[tuple[str, int]]:

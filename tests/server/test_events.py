@@ -227,7 +227,9 @@ async def test_a_page_has_few_characters_whatever_the_entries_have() -> None:
         reader = pages.get_page_reader(storage)
 
         async def size(after: int) -> int:
-            span = pages.Span(context=context.id, after=after, version=45, epoch=0, limit=pages.PAGE_ENTRIES)
+            span = pages.PageSpan(
+                context=context.id, after=after, version=45, epoch=0, limit=pages.PAGE_ENTRIES
+            )
             return len((await reader.read(span, OPEN)).entries)
 
         assert [await size(after) for after in (0, 30, 40, 44)] == [16, 11, 1, 1]

@@ -442,7 +442,7 @@ async def copy_session(shared: SharedSession, at: int | str | None, session_id: 
     """
     storage = shared.storage
     key = None if session_id is None else validation.validate_new_session_name(session_id, "session_id")
-    id = await shared.written()
+    id = await shared.require_context()
     original = await storage.context(id)
     version = await forks.resolve_version(storage, id, at)
     attempts = 0

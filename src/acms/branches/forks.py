@@ -69,7 +69,7 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
     """
     storage = shared.storage
     name = None if session_id is None else validation.validate_new_session_name(session_id, "session_id")
-    parent = await shared.written()
+    parent = await shared.require_context()
     version = head = None
     if at is not None:
         version, head = await _resolve_version(storage, await load_live_context(storage, parent), at)
@@ -443,7 +443,7 @@ def _redact_delta(delta: Delta, left_redactor: Redactor, right_redactor: Redacto
 
 
 async def _read_log_state(storage: StorageBackend, side: Side) -> LogState:
-    context = await load_live_context(storage, await side.shared.written())
+    context = await load_live_context(storage, await side.shared.require_context())
     version, head = await _resolve_version(storage, context, side.at)
     runs = split_segments(context.id, context.lineage, 1, version)
     replacements = await read.replacements_at(storage, context.id, head, version)

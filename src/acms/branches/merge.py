@@ -116,8 +116,8 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     """Read both sides of a merge: their own entries, and the inherited messages that the other side touched."""
     storage = shared.storage
     forks.require_same_storage(shared, side.shared)
-    context = await forks.load_live_context(storage, await shared.written())
-    other = await forks.load_live_context(storage, await side.shared.written())
+    context = await forks.load_live_context(storage, await shared.require_context())
+    other = await forks.load_live_context(storage, await side.shared.require_context())
     _check_mergeable(context, other)
     version = await forks.resolve_version(storage, other.id, side.at)
     head = await storage.head(context.id)

@@ -30,7 +30,7 @@ from acms.prompt.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
 from acms.providers.tokens import default_counter
 from acms.storage import open_storage
 from acms.storage.kv import KVMemory, SQLiteKV, open_kv
-from acms.storage.kv_home import KVHome
+from acms.storage.kv_base import BaseKV
 
 pins = create_group("pin", "Pin values, so that they are in every prompt of a namespace.", default="set")
 
@@ -54,12 +54,12 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the value.")]
 class _HasValues(Protocol):
     """A log store with a key-value store."""
 
-    def kv(self) -> KVHome:
+    def kv(self) -> BaseKV:
         """Return the key-value store."""
         ...
 
 
-def _create_kv(kv: str | None, db: str | None) -> KVHome:
+def _create_kv(kv: str | None, db: str | None) -> BaseKV:
     """Return the key-value store of `--kv`, or that of the log store."""
     check_store_lasts(kv, "kv")
     check_store_lasts(db)

@@ -41,7 +41,7 @@ from acms.prompt import builder as _prompt
 from acms.prompt import pins as _pins
 from acms.results import Diff, MessageReceipt
 from acms.storage import kv as _kv
-from acms.storage.kv_home import Clock, utc_now
+from acms.storage.kv_base import Clock, utc_now
 
 if TYPE_CHECKING:
     import ssl
@@ -143,15 +143,15 @@ class ACMS(View, ClosableProxy, Writes):
 class KV(ClosableProxy):
     """Key-value memory for blocking code; made by `open_kv`."""
 
-    def __init__(self, inner: _kv.KVHome) -> None:
+    def __init__(self, inner: _kv.BaseKV) -> None:
         self.inner = inner
 
-    get = make_blocking_method(_kv.KVHome.get)
-    set = make_blocking_method(_kv.KVHome.set)
-    compare_and_set = make_blocking_method(_kv.KVHome.compare_and_set)
-    list = make_blocking_method(_kv.KVHome.list)
-    delete = make_blocking_method(_kv.KVHome.delete)
-    close = make_blocking_method(_kv.KVHome.aclose)
+    get = make_blocking_method(_kv.BaseKV.get)
+    set = make_blocking_method(_kv.BaseKV.set)
+    compare_and_set = make_blocking_method(_kv.BaseKV.compare_and_set)
+    list = make_blocking_method(_kv.BaseKV.list)
+    delete = make_blocking_method(_kv.BaseKV.delete)
+    close = make_blocking_method(_kv.BaseKV.aclose)
 
 
 def open_kv(url: str | Path) -> KV:

@@ -42,7 +42,7 @@ class Cursor:
     unfinished: Mapping[int, tuple[JobState, int]] = field(default_factory=dict[int, tuple[JobState, int]])
 
     @classmethod
-    def read(cls, text: str | int) -> Self:
+    def parse(cls, text: str | int) -> Self:
         """Parse a cursor, or a version alone; `ValidationError` for anything else."""
         match = None if isinstance(text, bool) else _CURSOR_PATTERN.fullmatch(str(text))
         if match is None:

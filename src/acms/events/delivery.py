@@ -125,11 +125,11 @@ class Delivery:
     async def _deliver_entries(self, task: _Task) -> Outcome:
         """Send the entries appended after the recorded progress, until the end of the log."""
         storage, lease, webhooks, context, webhook, secret = task
-        progress = await webhooks.progress(webhook.id, context.id)
+        progress = await webhooks.read_progress(webhook.id, context.id)
         if progress is None:
             # Stored before anything is sent: if this job is given up, the next one must not start at a later version.
             progress = Progress(version=_read_start_version(lease))
-            await webhooks.keep(webhook.id, context.id, progress)
+            await webhooks.store_progress(webhook.id, context.id, progress)
         kinds = [Kind(kind) for kind in webhook.events if kind != JOB]
         async with _create_endpoint(webhook) as endpoint:
             while True:
@@ -146,10 +146,10 @@ class Delivery:
                         await endpoint.notify(*self._build_entry_message(context, entry, secret))
                     except ProviderError as error:
                         failed = Progress(version=progress.version, failures=progress.failures + 1)
-                        await webhooks.keep(webhook.id, context.id, failed)
+                        await webhooks.store_progress(webhook.id, context.id, failed)
                         return self._schedule_retry(webhook.id, failed.failures, error)
                     progress = Progress(version=entry.version)
-                    await webhooks.keep(webhook.id, context.id, progress)
+                    await webhooks.store_progress(webhook.id, context.id, progress)
 
     async def _report_job_changes(self, task: _Task) -> Outcome:
         """Send the state changes of a log's jobs.
@@ -159,12 +159,12 @@ class Delivery:
         """
         storage, lease, webhooks, context, webhook, secret = task
         progress_key = progress_key_of(lease.job)
-        progress = await webhooks.progress(webhook.id, progress_key)
+        progress = await webhooks.read_progress(webhook.id, progress_key)
         if progress is None:
             # Stored before anything is sent: if this job is given up, the next one must not start later.
             progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
-            await webhooks.keep(webhook.id, progress_key, progress)
-        cursor = Cursor.read(progress.jobs)
+            await webhooks.store_progress(webhook.id, progress_key, progress)
+        cursor = Cursor.parse(progress.jobs)
         jobs, highest = await find_changed_jobs(storage, context.id, cursor)
         # Read after the jobs: later changes are reported by the delivery job that they enqueued.
         siblings = await _list_sibling_jobs(storage, lease)
@@ -177,15 +177,15 @@ class Delivery:
                     await endpoint.notify(*self._build_job_message(context, job, secret))
                 except ProviderError as error:
                     failed = Progress(version=0, failures=progress.failures + 1, jobs=str(cursor))
-                    await webhooks.keep(webhook.id, progress_key, failed)
+                    await webhooks.store_progress(webhook.id, progress_key, failed)
                     return self._schedule_retry(webhook.id, failed.failures, error)
                 cursor = cursor.after_job(job)
                 progress = Progress(version=0, jobs=str(cursor))
-                await webhooks.keep(webhook.id, progress_key, progress)
+                await webhooks.store_progress(webhook.id, progress_key, progress)
         # Jobs that deliver webhooks are not reported: move the cursor past them too.
         end = cursor.after_jobs_upto(highest)
         if end != cursor:
-            await webhooks.keep(webhook.id, progress_key, Progress(version=0, jobs=str(end)))
+            await webhooks.store_progress(webhook.id, progress_key, Progress(version=0, jobs=str(end)))
         return await self._retry_while_jobs_run(storage, lease)
 
     def _yield_to_siblings(self, siblings: Sequence[Job], lease: Lease) -> Done | Retry | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from acms.events.cursor import Cursor
-from acms.events.pages import PAGE_ENTRIES, Page, Span, get_page_reader
+from acms.events.pages import PAGE_ENTRIES, Page, PageSpan, get_page_reader
 from acms.log.validation import PAGE, missing_version_error
 from acms.model import UNFINISHED, WEBHOOK, Head, Job, JobQuery
 from acms.ports import StorageBackend
@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS = 15.0
 
 async def parse_cursor(storage: StorageBackend, context: str, after: str | int) -> Cursor:
     """Return a cursor that is checked against the log; `NotFoundError` when the log ends before it."""
-    cursor = Cursor.read(after)
+    cursor = Cursor.parse(after)
     head = await storage.head(context)
     if cursor.version > head.version:
         raise missing_version_error(head.version, cursor.version)
@@ -154,7 +154,7 @@ class LogFollower:
     async def _read_page(self, head: Head) -> Page:
         """Read a page of entries after the cursor; the next page may have twice as many entries as this one."""
         after = self.cursor.version
-        span = Span(
+        span = PageSpan(
             context=self._context,
             after=after,
             version=head.version,
@@ -170,7 +170,7 @@ async def session_events(
     shared: SharedSession, after: str | int, *, follow: bool
 ) -> AsyncGenerator[LogEvent]:
     """Yield the events of a session's log after a cursor; see `acms.ACMS.events`."""
-    context = await shared.written()
+    context = await shared.require_context()
     cursor = await parse_cursor(shared.storage, context, after)
     followed = LogFollower(shared.storage, context, cursor, shared.redactor, handle=shared.handle)
     events = followed.events(follow=follow)

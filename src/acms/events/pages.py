@@ -19,7 +19,7 @@ from acms.privacy.redactor import Redactor
 from acms.runtime.threads import off_loop
 from acms.storage import handles
 
-__all__ = ["FRESH", "PAGE_CHARS", "PAGE_ENTRIES", "Page", "PageReader", "Span", "get_page_reader"]
+__all__ = ["FRESH", "PAGE_CHARS", "PAGE_ENTRIES", "Page", "PageReader", "PageSpan", "get_page_reader"]
 
 PAGE_ENTRIES = 16
 """Maximum entries of a page."""
@@ -30,7 +30,7 @@ FRESH = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class PageSpan:
     """The source of a page: a part of a log at a version, and at the erasure generation `epoch` of its head."""
 
     context: str
@@ -72,9 +72,9 @@ class PageReader:
         #: Held while a page is read, so that one is read at a time.
         self._read_lock = asyncio.Lock()
         #: Pages being read, and those read in the last `FRESH` seconds.
-        self._pages: dict[tuple[Span, Redactor], asyncio.Future[Page]] = {}
+        self._pages: dict[tuple[PageSpan, Redactor], asyncio.Future[Page]] = {}
 
-    async def read(self, span: Span, redactor: Redactor) -> Page:
+    async def read(self, span: PageSpan, redactor: Redactor) -> Page:
         """Return the page of a span; other streams that ask for the same span get the same page."""
         key = (span, redactor)
         reading = self._pages.get(key)
@@ -83,14 +83,14 @@ class PageReader:
             reading.add_done_callback(partial(self._keep_while_fresh, key))
         return await asyncio.shield(reading)  # a stream that is cancelled does not end the read of the others
 
-    def _keep_while_fresh(self, key: tuple[Span, Redactor], reading: asyncio.Future[Page]) -> None:
+    def _keep_while_fresh(self, key: tuple[PageSpan, Redactor], reading: asyncio.Future[Page]) -> None:
         """Keep a page while it is fresh; drop one that could not be read."""
         if reading.cancelled() or reading.exception() is not None:
             del self._pages[key]
         else:
             asyncio.get_running_loop().call_later(FRESH, self._pages.pop, key)
 
-    async def _load(self, span: Span, redactor: Redactor) -> Page:
+    async def _load(self, span: PageSpan, redactor: Redactor) -> Page:
         """Read a page from the store and redact it, off the event loop if that is much work.
 
         `read` calls it once for all streams that ask for the page.

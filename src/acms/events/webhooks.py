@@ -160,9 +160,9 @@ class Webhooks:
         retried: list[Job] = []
         async for job in self._list_given_up(id):
             progress_key = progress_key_of(job)
-            progress = await self.progress(id, progress_key)
+            progress = await self.read_progress(id, progress_key)
             if progress is not None:
-                await self.keep(id, progress_key, replace(progress, failures=0))
+                await self.store_progress(id, progress_key, replace(progress, failures=0))
             try:
                 retried.append(await requests.retry_job_by_id(self._storage, job.id))
             except ConflictError:  # a later job delivers the same log now
@@ -184,12 +184,12 @@ class Webhooks:
 
     # ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def progress(self, id: str, progress_key: str) -> Progress | None:
+    async def read_progress(self, id: str, progress_key: str) -> Progress | None:
         """Return how far a log or its jobs (see `progress_key_of`) were delivered, or None before the first one."""
         entry = await self._kv.get(_build_progress_key(id, progress_key))
         return None if entry is None else decode_noun(Progress, entry.data, wire=False)
 
-    async def keep(self, id: str, progress_key: str, progress: Progress) -> None:
+    async def store_progress(self, id: str, progress_key: str, progress: Progress) -> None:
         """Store how far a log was delivered, or its jobs."""
         await self._kv.set(_build_progress_key(id, progress_key), encode_noun(progress, wire=False))
 

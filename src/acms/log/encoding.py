@@ -179,12 +179,12 @@ def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
     return f"{_PREFIX[kind]}_{context[2:]}_{encode_base32(version)}_{nonce}"
 
 
-def is_fact(id: str) -> bool:
+def is_fact_id(id: str) -> bool:
     """Return whether an entry id is that of a fact."""
     return id.startswith(f"{_PREFIX[Kind.FACT]}_")
 
 
-def is_summary(id: str) -> bool:
+def is_summary_id(id: str) -> bool:
     """Return whether an entry id is that of a summary."""
     return id.startswith(f"{_PREFIX[Kind.SUMMARY]}_")
 

@@ -18,6 +18,7 @@ from acms.knowledge import Fact, Retired
 from acms.log import trust
 from acms.log.active_entries import Replacements
 from acms.log.doubt import MENTIONS, annotate_doubts
+from acms.log.encoding import is_fact_id
 from acms.log.validity import Period, ends_older_period, validity_periods
 from acms.model import Draft, Entry, Kind, Span, State
 
@@ -244,7 +245,7 @@ def collect_facts(
     originals: dict[str, str] = {}
     mentions: dict[str, Iterable[str]] = {}
     for entry in history.entries:
-        originals.update((id, entry.id) for id in entry.sources if _is_fact_id(id))
+        originals.update((id, entry.id) for id in entry.sources if is_fact_id(id))
         if MENTIONS in entry.data:
             mentions[entry.id] = entry.data[MENTIONS]
     facts: list[Fact] = []
@@ -254,10 +255,6 @@ def collect_facts(
             replaces = tuple(older.id for older in history.find_predecessors(entry))
             facts.append(fact_from_entry(entry, retired=retired, replaces=replaces, originals=originals))
     return annotate_doubts(facts, mentions)
-
-
-def _is_fact_id(id: str) -> bool:
-    return id.startswith("f_")
 
 
 def valid_times(facts: Sequence[Fact]) -> dict[int, Period]:
@@ -316,7 +313,7 @@ def fact_from_entry(
         stated_at=_stated_at(entry),
         trust=trust.trust_of_entry(entry),
         # A fact that a fork adopted also cites the original fact, which is not a message.
-        sources=tuple(id for id in entry.sources if not _is_fact_id(id)),
+        sources=tuple(id for id in entry.sources if not is_fact_id(id)),
         replaces=replaces,
         depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
         context=entry.context,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acms.log.encoding import is_summary
+from acms.log.encoding import is_summary_id
 from acms.model import Role, ToolCall
 from acms.plan.nodes import MessageGroup
 from acms.text.chat_messages import ORPHAN
@@ -13,7 +13,7 @@ from acms.text.chat_messages import ORPHAN
 def is_question(group: MessageGroup) -> bool:
     """Return whether a group is a message of the user: no summary, and no result of a tool without its call."""
     message = group.messages[0]
-    if message.role is not Role.USER or any(map(is_summary, message.sources)):
+    if message.role is not Role.USER or any(map(is_summary_id, message.sources)):
         return False
     return not message.text.startswith(ORPHAN[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from acms.log.encoding import is_summary
+from acms.log.encoding import is_summary_id
 from acms.log.trust import LEADING
 from acms.model import Role, Text
 from acms.ports import Codec
@@ -300,7 +300,7 @@ def _describe_history_change(old_messages: Sequence[Sent], new_messages: Sequenc
     following = new_messages[index + 1] if index + 1 < len(new_messages) else None
     # An edit or a summary has a later version than the message after it.
     if following is not None and following.path == path and new_sent.first > following.first > old_sent.first:
-        replacement = "a summary" if all(map(is_summary, new_sent.sources)) else "an edit"
+        replacement = "a summary" if all(map(is_summary_id, new_sent.sources)) else "an edit"
         replaced_versions = _format_versions(old_sent.first, following.first - 1)
         return f"{path}: {replacement}, v{new_sent.first}, replaces {replaced_versions}"
     if any(other.hash == new_sent.hash for other in old_messages[index:]):

@@ -21,7 +21,7 @@ from acms.ports import KVMemory
 from acms.prompt import pin_index, summary_coverage
 from acms.prompt.pin_index import INDEX_KEY, MAX_PINS, TRUNCATE_TOKENS, Pin, PinMetadata, Pinned
 from acms.storage.kv import change_entry, update_entry
-from acms.storage.kv_home import Clock, utc_now
+from acms.storage.kv_base import Clock, utc_now
 
 __all__ = [
     "KVPinRegistry",

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from itertools import accumulate
 
-from acms.log.encoding import is_summary
+from acms.log.encoding import is_summary_id
 from acms.model import Role
 from acms.plan.nodes import (
     ComposedMessage,
@@ -79,7 +79,7 @@ def _skip_instructions(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
     """Return leaves without the system messages at their beginning; at least the last leaf is returned."""
     for index, leaf in enumerate(leaves[:-1]):
         message = leaf.node.messages[0] if isinstance(leaf.node, MessageGroup) else None
-        if message is None or message.role is not Role.SYSTEM or any(map(is_summary, message.sources)):
+        if message is None or message.role is not Role.SYSTEM or any(map(is_summary_id, message.sources)):
             return leaves[index:]
     return leaves[-1:]
 

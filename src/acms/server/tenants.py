@@ -26,7 +26,7 @@ from acms.providers.tokens import token_counter
 from acms.server.principal import EVERYWHERE, Access, Action
 from acms.session import ACMS
 from acms.storage import handles, open_storage, urls
-from acms.storage.kv_home import InMemoryKV, KVHome
+from acms.storage.kv_base import BaseKV, InMemoryKV
 from acms.storage.records import unknown_session_error
 from acms.storage.shards import Shards
 
@@ -401,9 +401,9 @@ class Stores:
         self._shared_handle = self._shared_handle or handle
         return handle
 
-    def kv(self, handle: Handle) -> KVHome:
+    def kv(self, handle: Handle) -> BaseKV:
         """Return the key-value store that belongs to the storage of a handle."""
-        create_kv: Callable[[], KVHome] | None = getattr(handle, "kv", None)
+        create_kv: Callable[[], BaseKV] | None = getattr(handle, "kv", None)
         if create_kv is not None:
             return create_kv()
         path: Path | None = getattr(handle, "path", None)

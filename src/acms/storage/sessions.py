@@ -49,7 +49,7 @@ def build_context_info(context: Context, head: Head) -> ContextInfo:
     )
 
 
-def session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
+def build_session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
     """Build a page from rows of the query `sessions`, of which there is one more where another page follows.
 
     Their columns: id, namespace, key, settings, parent, fork, version, messages, tokens, last message, counter, when it

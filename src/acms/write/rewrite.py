@@ -252,7 +252,7 @@ async def _append_rewrite(
     receipt = delivered.receipt
     await retirement.propagate_to_profile(shared.storage, shared.namespace, change, receipt.ids[0])
     for id in draft.sources:
-        shared.rewritten(context, receipt.versions[0], id, draft.data.get("reason", "replaced"))
+        shared.emit_rewritten(context, receipt.versions[0], id, draft.data.get("reason", "replaced"))
     return receipt
 
 

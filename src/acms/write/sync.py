@@ -174,7 +174,7 @@ class Sync:
             await retirement.propagate_to_profile(shared.storage, shared.namespace, change, ids[0])
             for draft in edits:
                 reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
-                shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
+                shared.emit_rewritten(context, receipt.versions[0], draft.sources[0], reason)
         result = self._complete_result(result, rows, alignment, ids, rewrites=len(rewrite_drafts))
         self._log_cut_texts(alignment, result)
         return SyncOutcome(result, context, delivered, rewrites=len(rewrite_drafts))

@@ -12,7 +12,7 @@ from typing import Any
 
 from acms.log import summary_levels
 from acms.log.active_entries import EntryGroup, is_sealed
-from acms.log.encoding import is_summary
+from acms.log.encoding import is_summary_id
 from acms.log.summary_levels import Level
 from acms.model import Context, Entry, Kind
 from acms.plan import turns
@@ -107,7 +107,7 @@ class HistoryReader:
         if window.first_version:  # an edit has the position of the next message, as have groups before it
             starts = (index for index, group in enumerate(groups) if group.first == window.first_version)
             groups = groups[next(starts, len(groups)) :]
-            groups = [group for group in groups if not any(map(is_summary, group.messages[0].sources))]
+            groups = [group for group in groups if not any(map(is_summary_id, group.messages[0].sources))]
         groups = cache_window.strip_old_reasoning(groups, window.began_at)
         return HistoryRead(span, groups, front, window.front_entries, not window.first_version, labels)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from acms.log.encoding import is_fact, parse_entry_id
+from acms.log.encoding import is_fact_id, parse_entry_id
 from acms.model import Context
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece
 from acms.ports import HasRecords
@@ -315,13 +315,13 @@ class StableHistory:
         """Return the first line of the first block: it says whether the messages around it are newer."""
         assert self._context is not None
         sources = [id for piece in block.pieces for id in piece.sources]
-        if all(map(is_fact, sources)):
+        if all(map(is_fact_id, sources)):
             return FACTS
         index = cache_window.index_after_version(history.groups, block.after)
         if index == 0 and cache_window.question_of(history.front):
             return EXCERPTS_OF_TURN
         own_logs = excerpts.find_own_logs(self._context)
-        parsed_ids = [parse_entry_id(id) for id in sources if not is_fact(id)]
+        parsed_ids = [parse_entry_id(id) for id in sources if not is_fact_id(id)]
         quoted_versions = [parsed[1] for parsed in parsed_ids if parsed is not None and parsed[0] in own_logs]
         if index and max(quoted_versions, default=0) > history.groups[0].first:
             return EXCERPTS_AMONG

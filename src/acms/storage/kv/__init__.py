@@ -21,7 +21,7 @@ from acms.ports import CompareAndSetKV, KVMemory, ListingKV
 from acms.runtime.chance import chance
 from acms.runtime.lazy import lazy_attributes
 from acms.storage import urls
-from acms.storage.kv_home import InMemoryKV, KVHome
+from acms.storage.kv_base import BaseKV, InMemoryKV
 
 if TYPE_CHECKING:
     from acms.storage.kv.redis import RedisKV
@@ -132,7 +132,7 @@ def _lock_for_key(store: KVMemory, key: str) -> asyncio.Lock:
 _FORMS = ("memory://", "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0")
 
 
-def open_kv(url: str | Path) -> KVHome:
+def open_kv(url: str | Path) -> BaseKV:
     """Return a handle on the key-value memory a URL names; it is opened by its first use. A `Path` is a SQLite file.
 
         memory://                                      gone with the object
@@ -189,7 +189,7 @@ def open_kv(url: str | Path) -> KVHome:
     )
 
 
-def _open_sqlite(rest: str) -> KVHome | None:
+def _open_sqlite(rest: str) -> BaseKV | None:
     """Return a handle on a SQLite file, or None if the rest of the URL names no path or has other options."""
     from acms.storage.sqlite.kv import SQLiteKV
 

@@ -25,7 +25,7 @@ from acms.errors import (
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_integer, validate_text
 from acms.runtime.loops import PerLoop
-from acms.storage.kv_home import Clock, KVHome, PutMode, Row, utc_now
+from acms.storage.kv_base import BaseKV, Clock, PutMode, Row, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -59,7 +59,7 @@ A call whose answer was lost may be sent again: its own earlier result counts as
 """
 
 
-class RedisKV(KVHome):
+class RedisKV(BaseKV):
     """Key-value memory on a Redis server (extra `redis`).
 
     The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With

@@ -16,7 +16,7 @@ from acms.storage.postgres.append_parameters import build_draft_row
 from acms.storage.postgres.database import Database, Lineage, LogState, NamedQuery, last_message, read_columns
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.records import unknown_session_error
-from acms.storage.sessions import session_page
+from acms.storage.sessions import build_session_page
 from acms.storage.sql import (
     ENDLESS,
     read_context,
@@ -141,7 +141,7 @@ class Contexts:
     async def sessions(self, query: ContextQuery) -> SessionPage:
         """List contexts with the state of their logs, newest first."""
         rows = await self._list_rows("sessions", query)
-        return session_page([(*row[:9], _last_message_id(row), *row[12:]) for row in rows], query.limit)
+        return build_session_page([(*row[:9], _last_message_id(row), *row[12:]) for row in rows], query.limit)
 
     async def _list_rows(self, name: str, query: ContextQuery) -> list[Row]:
         """Return the rows of a page, and one more where another page follows."""

@@ -18,7 +18,7 @@ from acms.log.validation import validate_name
 from acms.model import Durability, Head, Kind
 from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
-from acms.storage.kv_home import Clock, utc_now
+from acms.storage.kv_base import Clock, utc_now
 from acms.storage.postgres.migrate import check_database
 from acms.storage.postgres.pool import ROLE, Connection, Pool, Row, UnconfirmedError, durability_of_commit
 from acms.storage.sql import load_queries, read_lineage

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_integer
-from acms.storage.kv_home import QUERY_TO_PUT, Clock, KVHome, PutMode, Row, upper_bound_of_prefix, utc_now
+from acms.storage.kv_base import QUERY_TO_PUT, BaseKV, Clock, PutMode, Row, upper_bound_of_prefix, utc_now
 
 if TYPE_CHECKING:
     from acms.storage.postgres.pool import Pool
 
 
-class PostgresKV(KVHome):
+class PostgresKV(BaseKV):
     """Key-value memory in the table `acms.kv` of a PostgreSQL database (extra `postgres`).
 
     Values of one `tenant` are invisible to others: every query names it, and row-level security stands behind that. The
@@ -42,7 +42,9 @@ class PostgresKV(KVHome):
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
         size = validate_integer(connections, "connections", minimum=1)
         # Less than the time for a call: the side that gives up first reports the error.
-        pool = Pool.of(dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds)
+        pool = Pool.from_dsn(
+            dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds
+        )
         self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
         self.tenant = self._db.tenant
         self._timeout = timeout_seconds

@@ -214,8 +214,8 @@ class Pool:
         self._lanes: PerLoop[Lane] = PerLoop(lambda: Lane(size), Lane.close)
 
     @classmethod
-    def of(cls, dsn: str | Pool, **options: Any) -> Pool:
-        """Return the pool that is given, or a new one for an address."""
+    def from_dsn(cls, dsn: str | Pool, **options: Any) -> Pool:
+        """Return a new pool for an address; an existing pool is returned unchanged."""
         return dsn if isinstance(dsn, Pool) else cls(dsn, **options)
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,7 @@ from acms.results import Rewriting, SessionPage
 from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
 from acms.storage.append_rules import Read
-from acms.storage.kv_home import Clock, utc_now
+from acms.storage.kv_base import Clock, utc_now
 from acms.storage.outbox import Outbox, own_name
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.contexts import Contexts
@@ -91,7 +91,7 @@ class PostgresStorage:
     ) -> None:
         if pool_size < 1:
             raise ValidationError("must be at least 1", field="pool_size")
-        pool = Pool.of(
+        pool = Pool.from_dsn(
             dsn,
             size=pool_size,
             patience=retry_seconds,

@@ -16,7 +16,7 @@ from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.records import unknown_session_error
-from acms.storage.sessions import session_page
+from acms.storage.sessions import build_session_page
 from acms.storage.sql import ENDLESS, VERSION_BITS, read_context, seal_columns, seal_fits, settings_column
 from acms.storage.sqlite.tables import Log, Row, Tables
 
@@ -58,7 +58,7 @@ class Contexts:
 
     def sessions(self, connection: apsw.Connection, query: ContextQuery) -> SessionPage:
         """List contexts with the state of their logs, newest first."""
-        return session_page(self._list_rows(connection, "sessions", query), query.limit)
+        return build_session_page(self._list_rows(connection, "sessions", query), query.limit)
 
     def _list_rows(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
         """Return the rows of a page, and one more where another page follows."""

@@ -9,14 +9,14 @@ from typing import Any
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import QUERY_TO_PUT, Clock, KVHome, PutMode, upper_bound_of_prefix, utc_now
+from acms.storage.kv_base import QUERY_TO_PUT, BaseKV, Clock, PutMode, upper_bound_of_prefix, utc_now
 from acms.storage.sql import load_queries
 from acms.storage.sqlite.database import Database
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
 
 
-class DatabaseKV(KVHome):
+class DatabaseKV(BaseKV):
     """The values of a tenant in a database that the caller opens and closes."""
 
     def __init__(self, database: Database, tenant: str, clock: Clock, entropy: Entropy) -> None:

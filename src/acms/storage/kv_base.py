@@ -36,7 +36,7 @@ QUERY_TO_PUT: Mapping[PutMode, str] = {"any": "set", "new": "set_new", "known": 
 """The name of the SQL query that stores a value."""
 
 
-class KVHome(ABC):
+class BaseKV(ABC):
     """The base class of every key-value store: checks arguments, converts values to JSON and back.
 
     A subclass stores and reads rows.
@@ -171,7 +171,7 @@ def _entry_from_row(
         ) from error
 
 
-class InMemoryKV(KVHome):
+class InMemoryKV(BaseKV):
     """Key-value memory in this process, for tests and data that need not survive.
 
     Any thread and any event loop may use it.
