@@ -241,7 +241,7 @@ class SessionInternals:
         return validation.require_shared_namespace(self._shared.namespace)
 
     async def _has_profile(self) -> bool:
-        """Whether the namespace has a profile."""
+        """Return whether the namespace has a profile."""
         return (
             self.at is None and await self._shared.indexes.profiles.find(self._shared.namespace) is not None
         )

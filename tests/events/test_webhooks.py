@@ -299,7 +299,7 @@ async def test_a_death_between_a_delivery_and_its_record_delivers_it_again_and_l
 ) -> None:
     await add_webhook(storage, receiver)
     context = await create_log(storage)
-    kept = Webhooks.keep
+    kept = Webhooks.store_progress
     dies = iter([False, False, True])  # the first is where it begins
 
     async def keep(self: Webhooks, *given: Any) -> None:
@@ -307,7 +307,7 @@ async def test_a_death_between_a_delivery_and_its_record_delivers_it_again_and_l
             raise StorageUnavailableError
         await kept(self, *given)
 
-    monkeypatch.setattr(Webhooks, "keep", keep)
+    monkeypatch.setattr(Webhooks, "store_progress", keep)
     await append_drafts(storage, context, draft_message("a"), draft_message("b"), draft_message("c"))
     await deliver_all(storage)
     assert receiver.versions(context.id) == [1, 2, 2, 3]
@@ -574,7 +574,7 @@ async def test_a_death_while_jobs_are_told_tells_the_last_one_again(
 ) -> None:
     await add_webhook(storage, receiver, events=["job"])
     context = await create_log(storage)
-    kept = Webhooks.keep
+    kept = Webhooks.store_progress
     dies = iter([True])
 
     async def keep(self: Webhooks, *given: Any) -> None:
@@ -582,7 +582,7 @@ async def test_a_death_while_jobs_are_told_tells_the_last_one_again(
             raise StorageUnavailableError
         await kept(self, *given)
 
-    monkeypatch.setattr(Webhooks, "keep", keep)
+    monkeypatch.setattr(Webhooks, "store_progress", keep)
     for kind in ("a", "b", "c"):
         await request_and_finish(storage, context, kind)
     await deliver_all(storage)

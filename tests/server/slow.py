@@ -17,16 +17,11 @@ class Slow:
         self.may = asyncio.Event()
         self.may.set()
         self.asked = asyncio.Event()
-        note, index = Writer.note, Writer.index
+        finish_append = Writer.finish_append
 
-        def noted(writer: Writer, context: str, delivered: AppendResult) -> bool:
-            note(writer, context, delivered)
-            return True
-
-        async def indexed(writer: Writer, context: str, delivered: AppendResult) -> Embedded:
+        async def finish_late(writer: Writer, context: str, result: AppendResult) -> Embedded:
             self.asked.set()
             await self.may.wait()
-            return await index(writer, context, delivered)
+            return await finish_append(writer, context, result)
 
-        patch.setattr(Writer, "note", noted)
-        patch.setattr(Writer, "index", indexed)
+        patch.setattr(Writer, "finish_append", finish_late)

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from acms.branches.three_way import AddedFact, Edit, Log, Plan, Slot
 from acms.log.active_entries import MERGED, SEEN, Replacements
-from acms.log.encoding import to_microseconds
+from acms.log.encoding import is_fact_id, to_microseconds
 from acms.log.facts import single_spans
 from acms.log.merges import KEPT
 from acms.model import EMPTY, Draft, Entry, Json, Kind, Origin, Span
@@ -150,8 +150,8 @@ class _DraftBuilder:
         fact, ours = added_fact.fact, self._ours
         origin = self._theirs.origin(fact)
         undone_copies = [copy for copy in ours.facts if ours.is_undone(copy) and ours.origin(copy) == origin]
-        messages = [id for id in fact.sources if not id.startswith("f_")]
-        originals = [id for id in fact.sources if id.startswith("f_")]
+        messages = [id for id in fact.sources if not is_fact_id(id)]
+        originals = [id for id in fact.sources if is_fact_id(id)]
         return replace(
             self._draft_from_entry(fact),
             key=None,

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
 from acms.log.active_entries import ENDED, Replacements
-from acms.log.encoding import parse_entry_id
+from acms.log.encoding import is_fact_id, parse_entry_id
 from acms.log.facts import REVOKED, FactHistory, address_of, has_address
 from acms.model import (
     Append,
@@ -55,27 +55,29 @@ def is_inherited(id: str, segments: Iterable[Segment]) -> bool:
     return any(owner == context and first <= version <= last for owner, first, last in segments)
 
 
-def filter_adoptable(late: Iterable[Entry], segments: Sequence[Segment], fork: int) -> list[Entry]:
+def filter_adoptable(late: Iterable[Entry], segments: Sequence[Segment], fork_version: int) -> list[Entry]:
     """Select from the entries that a parent appended after a fork those that cite only inherited entries and facts.
 
-    These are facts, retractions that end a fact, and marks of episodes that were reflected on. `fork` is the last
-    version that both share. Whether the cited facts come from inherited entries is checked by `filter_grounded`.
+    These are facts, retractions that end a fact, and marks of episodes that were reflected on. `fork_version` is the
+    last version that both share. Whether the cited facts come from inherited entries is checked by `filter_grounded`.
     """
-    return [entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, segments, fork)]
+    return [
+        entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, segments, fork_version)
+    ]
 
 
-def _is_adoptable(entry: Entry, segments: Sequence[Segment], fork: int) -> bool:
+def _is_adoptable(entry: Entry, segments: Sequence[Segment], fork_version: int) -> bool:
     """Return whether an entry is of a kind that a fork adopts, and cites only inherited entries and facts."""
     if entry.kind is Kind.SUMMARY:
         if not is_reflection_mark(entry) or entry.covers is None:
             return False
         # The episode and the edits that were read for the mark must end before the fork.
-        return max(entry.covers[1], entry.data.get("upto", 0)) <= fork
+        return max(entry.covers[1], entry.data.get("upto", 0)) <= fork_version
     if entry.kind is not Kind.FACT and entry.data.get("reason") != "removed":
         return False
     if not entry.sources:
         return False
-    return all(is_inherited(id, segments) or id.startswith("f_") for id in entry.sources)
+    return all(is_inherited(id, segments) or is_fact_id(id) for id in entry.sources)
 
 
 def filter_grounded(
@@ -111,7 +113,7 @@ def filter_grounded(
 
 
 def filter_active(
-    entries: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
+    entries: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork_version: int
 ) -> list[Entry]:
     """Select the entries that would be active in a log that holds only what the fork knows.
 
@@ -122,7 +124,7 @@ def filter_active(
     ids = {entry.id for entry in entries}
     effective: list[Entry] = []
     for entry in replacing:
-        is_known_to_fork = entry.version <= fork or entry.id in ids
+        is_known_to_fork = entry.version <= fork_version or entry.id in ids
         is_about_facts = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
         if is_known_to_fork or not is_about_facts:
             effective.append(entry)
@@ -193,12 +195,12 @@ def draft_adoptions(
     return drafts
 
 
-def _is_replaced_after(spans: Iterable[Span], replacements: Replacements, fork: int) -> bool:
-    """Return whether an entry of some spans was replaced after the version `fork`, that is, by the fork itself."""
+def _is_replaced_after(spans: Iterable[Span], replacements: Replacements, fork_version: int) -> bool:
+    """Return whether an entry of some spans was replaced after `fork_version`, that is, by the fork itself."""
     for first, last in spans:
         for version in range(first, last + 1):
             replacement = replacements.replaced_by(version)
-            if replacement is not None and replacement > fork:
+            if replacement is not None and replacement > fork_version:
                 return True
     return False
 

@@ -152,7 +152,7 @@ async def find_latest_job(storage: StorageBackend, context: str, name: str) -> J
     return None
 
 
-async def retry_job_by_id(storage: StorageBackend, id: str, *, now: datetime | None = None) -> Job:
+async def retry_job_by_id(storage: StorageBackend, id: str) -> Job:
     """Make a waiting, failed or cancelled job due now; a failed job gets one more attempt.
 
     `ConflictError` if the job is running or done, or if another unfinished job has its name.
@@ -164,7 +164,7 @@ async def retry_job_by_id(storage: StorageBackend, id: str, *, now: datetime | N
         )
     if job.state is JobState.DONE:
         raise ConflictError(f"job {id} is done", retryable=False)
-    retry = Retry(error=job.error or "tried again by hand", not_before=now or datetime.now(UTC))
+    retry = Retry(error=job.error or "tried again by hand", not_before=datetime.now(UTC))
     return await _settle_job(storage, job, retry)
 
 

@@ -38,7 +38,7 @@ SEEN = "seen"
 
 
 def is_merge_record(entry: Entry) -> bool:
-    """Whether an entry is the record of a merge."""
+    """Return whether an entry is the record of a merge."""
     return entry.kind is Kind.RETRACTION and entry.data.get("reason") == MERGED and SEEN in entry.data
 
 
@@ -109,7 +109,7 @@ class Replacements:
             self._effects(entry).append(entry)
 
     def _has_effect(self, entry: Entry, keeping_versions: Set[int]) -> bool:
-        """Whether an entry still replaces others.
+        """Return whether an entry still replaces others.
 
         A fact that was itself replaced still has effect if `keeping_versions` has the entry that replaced it.
         """
@@ -249,7 +249,7 @@ class Replacements:
         return edits
 
     def __bool__(self) -> bool:
-        """Whether any version is inactive."""
+        """Return whether any version is inactive."""
         return bool(self._first_versions)
 
     def spans(self) -> list[Span]:
@@ -342,7 +342,7 @@ def _newest_first_key(entry: Entry) -> int:
 
 
 def _keeps_replaced(entry: Entry) -> bool:
-    """Whether the entries that a fact replaced stay inactive when an entry makes that fact inactive."""
+    """Return whether the entries that a fact replaced stay inactive when an entry makes that fact inactive."""
     return entry.kind is Kind.FACT or (entry.kind is Kind.RETRACTION and entry.data.get("reason") in ENDED)
 
 
@@ -661,11 +661,11 @@ class Demotions:
             self._versions = {origin[1] for origin in origins if origin is not None}
 
     def __bool__(self) -> bool:
-        """Whether any message is demoted."""
+        """Return whether any message is demoted."""
         return bool(self._demoted)
 
     def may_include(self, version: int) -> bool:
-        """Whether a message of this version may be demoted."""
+        """Return whether a message of this version may be demoted."""
         return version in self._versions
 
     def as_profile(self) -> Demotions:

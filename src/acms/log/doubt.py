@@ -171,16 +171,18 @@ def _find_premises(fact: Fact, by_id: Mapping[str, Fact], introducing: Iterable[
 
 
 def _may_be_premise(other: Fact, fact: Fact) -> bool:
-    """Whether a fact was active when another one was stated, and is not a value of the same thing."""
+    """Return whether a fact was active when another one was stated, and is not a value of the same thing."""
     if other.version >= fact.version or other.id in fact.replaces:
         return False
     if other.retired is not None and other.retired.version <= fact.version:
         return False
-    if not fact.attribute or (other.subject, other.attribute) != (fact.subject, fact.attribute):
-        return True
-    return (
-        other.cardinality == fact.cardinality == "many"
-    )  # the address holds both, so neither is a newer value
+    is_same_address = bool(fact.attribute) and (other.subject, other.attribute) == (
+        fact.subject,
+        fact.attribute,
+    )
+    # An address that holds many values may hold both facts, so neither is a newer value of the other.
+    holds_both = other.cardinality == fact.cardinality == "many"
+    return not is_same_address or holds_both
 
 
 def _find_doubt(
@@ -207,7 +209,7 @@ def _find_doubt(
 def _successor_supports(
     fact: Fact, premise: Fact, successor: Fact, statements: Mapping[str, _Statement]
 ) -> bool:
-    """Whether the successor of a premise still supports a fact that rests on the premise."""
+    """Return whether the successor of a premise still supports a fact that rests on the premise."""
     value = _short_value(successor)
     if not value:
         return False
@@ -223,7 +225,7 @@ class DoubtLabel(NamedTuple):
     """The label of an entry in doubt, and the versions of the messages that raised the doubt."""
 
     label: str
-    news: tuple[int, ...] = ()
+    raised_by: tuple[int, ...] = ()
 
 
 def doubt_labels(
@@ -236,21 +238,21 @@ def doubt_labels(
     the contexts whose entries the log reads.
     """
     labels: dict[int, DoubtLabel] = {}
-    news: dict[str, tuple[int, ...]] = {}
+    raised_by: dict[str, tuple[int, ...]] = {}
     for fact in facts:
         if fact.retired is not None:
-            news[fact.id] = versions_of_ids(fact.retired.evidence, owners)
+            raised_by[fact.id] = versions_of_ids(fact.retired.evidence, owners)
     #: Versions of the sources of doubted and retired facts, each with the names that a summary may repeat.
     mentions: list[tuple[int, frozenset[str], DoubtLabel]] = []
     for fact in facts:
         sources = versions_of_ids(fact.sources, owners)
         if fact.doubt is not None:
-            doubt_label = DoubtLabel(fact.doubt.label, news[fact.doubt.premise])
+            doubt_label = DoubtLabel(fact.doubt.label, raised_by[fact.doubt.premise])
             labels[fact.version] = doubt_label
             if len(fact.sources) == 1 and sources:
                 labels[sources[0]] = doubt_label
         elif fact.retired is not None and fact.retired.reason in ("updated", "removed"):
-            doubt_label = DoubtLabel(Doubt.of(fact).label, news[fact.id])
+            doubt_label = DoubtLabel(Doubt.of(fact).label, raised_by[fact.id])
         else:
             continue
         statement = _parse_statement(fact)
@@ -270,8 +272,8 @@ def _doubt_of_summary(
     text = f" {_fold_text(summary.content)} "
     spans = summary.replaces if summary.covers is None else (summary.covers,)
     for source, names, doubt_label in mentions:
-        has_read_news = any(_is_within_spans(version, spans) for version in doubt_label.news)
-        if not _is_within_spans(source, spans) or has_read_news:
+        has_seen_cause = any(_is_within_spans(version, spans) for version in doubt_label.raised_by)
+        if not _is_within_spans(source, spans) or has_seen_cause:
             continue
         if any(f" {name} " in text for name in names):
             return doubt_label.label

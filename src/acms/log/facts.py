@@ -57,7 +57,7 @@ def normalize_address(subject: str, attribute: str) -> Address:
 
 
 def has_address(address: Address) -> bool:
-    """Whether facts can share an address: it needs an attribute, since a subject alone is too broad."""
+    """Return whether facts can share an address: it needs an attribute, since a subject alone is too broad."""
     return bool(address[1])
 
 
@@ -158,7 +158,7 @@ class FactHistory:
         self.active = [entry for entry in unreplaced if entry.version not in superseded]
 
     def is_unreplaced(self, entry: Entry) -> bool:
-        """Whether a fact has its content and no entry has replaced or retracted it."""
+        """Return whether a fact has its content and no entry has replaced or retracted it."""
         return entry.state is State.LIVE and self._replacements.replaced_by(entry.version) is None
 
     def find_predecessors(self, entry: Entry) -> list[Entry]:
@@ -373,7 +373,7 @@ def find_collision(
 
 
 def are_rivals(fact: Entry, other: Entry) -> bool:
-    """Whether two facts cannot both be active: they share an address of cardinality one, and one ends the other."""
+    """Return whether two facts cannot both be active: their address holds one value, and one ends the other."""
     address = address_of(fact)
     if fact.version == other.version or not has_address(address) or address != address_of(other):
         return False

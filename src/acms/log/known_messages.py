@@ -98,7 +98,7 @@ def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
 
 
 def continues_row(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
-    """Whether a message begins with the whole text and all calls of another one."""
+    """Return whether a message begins with the whole text and all calls of another one."""
     beginning = (role._value_, content[: row.length], *calls[: len(row.calls)])
     return digest_text("\0".join(beginning)) == row.wording
 

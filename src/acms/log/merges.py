@@ -30,7 +30,7 @@ Vector: TypeAlias = Mapping[str, int]
 
 
 def vector_covers(vector: Vector, origin: Origin) -> bool:
-    """Whether a log with this version vector has seen an entry."""
+    """Return whether a log with this version vector has seen an entry."""
     return origin[1] <= vector.get(origin[0], 0)
 
 
@@ -75,7 +75,7 @@ class Merges:
         return entry.batch in self._batches or (entry.key or "").startswith(ADOPTED)
 
     def is_undone(self, entry: Entry) -> bool:
-        """Whether an entry came with a merge that was undone."""
+        """Return whether an entry came with a merge that was undone."""
         return entry.batch in self._undone_batches
 
 
@@ -137,7 +137,7 @@ class Merged:
     version: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether the merge changes this side or has conflicts."""
+        """Return whether the merge changes this side or has conflicts."""
         return bool(self.appended or self.changed or self.retracted or self.conflicts)
 
     def __str__(self) -> str:

@@ -99,7 +99,7 @@ def _readable_fields(stored: object) -> dict[str, Any]:
 
 
 def is_compaction_due(policy: CompactionPolicy, active_tokens: int, added_tokens: int) -> bool:
-    """Whether an append shall request a compaction.
+    """Return whether an append shall request a compaction.
 
     `added_tokens` were added since the last request. A log that cannot be made shorter requests a compaction again when
     it has grown by a tenth of the budget, and not with every message.

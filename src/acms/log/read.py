@@ -85,7 +85,7 @@ async def _fact_times(
         summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
         for labelled_version, doubt in doubt_labels(facts, summaries, owners).items():
             period = times.get(labelled_version, Period())
-            times[labelled_version] = period._replace(doubt=doubt.label, news=doubt.news)
+            times[labelled_version] = period._replace(doubt=doubt.label, raised_by=doubt.raised_by)
     return times
 
 

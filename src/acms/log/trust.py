@@ -40,7 +40,7 @@ def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL
 
 
 def is_protected_origin(origin: Origin) -> bool:
-    """Whether a class is protected: tools and pages cannot end what the application, user or assistant stated."""
+    """Return whether text of a class is protected: text of tools and pages cannot end a fact of this class."""
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 
@@ -53,5 +53,5 @@ def trust_of_entry(entry: Draft) -> Origin:
 
 
 def is_instruction(entry: Entry) -> bool:
-    """Whether an entry is an instruction: it has a role that instructs, and the trust that such a role requires."""
+    """Return whether an entry is an instruction: it has an instructing role, and the trust that the role requires."""
     return entry.role in LEADING and entry.origin is Origin.SYSTEM

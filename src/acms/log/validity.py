@@ -32,23 +32,23 @@ class Period(NamedTuple):
     #: A notice that the entry may be outdated although no end was stated, or "".
     doubt: str = ""
     #: Versions of the messages that raised the doubt: a reader of one of them needs no label.
-    news: tuple[int, ...] = ()
+    raised_by: tuple[int, ...] = ()
     #: Id of the newest message that a fact comes from.
     source: str = ""
 
     def holds(self, moment: datetime) -> bool:
-        """Whether a moment lies in the period."""
+        """Return whether a moment lies in the period."""
         return (self.start is None or self.start <= moment) and not self.is_over(moment)
 
     def is_over(self, moment: datetime) -> bool:
-        """Whether the period has ended by a moment, or is empty."""
+        """Return whether the period has ended by a moment, or is empty."""
         if self.end is None:
             return False
         is_empty = self.start is not None and self.end <= self.start
         return self.end <= moment or is_empty
 
     def overlaps(self, other: Period) -> bool:
-        """Whether two periods have a moment in common."""
+        """Return whether two periods have a moment in common."""
         start = max(self.start or _FIRST, other.start or _FIRST)
         return start < min(self.end or _LAST, other.end or _LAST)
 
@@ -93,7 +93,7 @@ class Labels(NamedTuple):
         has_provider_parts = entry.parts and entry.kind is not Kind.SUMMARY
         if period is None or entry.group is not None or has_provider_parts:
             return ""
-        if entry.kind is Kind.MESSAGE and any(version in shown_versions for version in period.news):
+        if entry.kind is Kind.MESSAGE and any(version in shown_versions for version in period.raised_by):
             period = period._replace(doubt="")
         return period.warning(self.moment)
 
@@ -160,7 +160,7 @@ def _format_day(moment: datetime) -> str:
 
 
 def ends_older_period(newer: Period, older: Period, stated_at: datetime) -> bool:
-    """Whether a fact stated at a moment supersedes an older fact at the same address for good.
+    """Return whether a fact stated at a moment supersedes an older fact at the same address for good.
 
     The newer fact does not if both can be true, one after the other: a fact that is already over ends nothing, and a
     fact that begins later leaves the older one valid until then.

@@ -59,7 +59,7 @@ class BaseKV(ABC):
         return None if row is None else _entry_from_row(key, *row)
 
     async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
-        """Store a value, whatever was there; return it as stored.
+        """Store a value, replacing any earlier one; return it as stored.
 
         Data and metadata are replaced whole: without `metadata` the entry has none afterwards. `created_at` stays.
         """
@@ -70,7 +70,7 @@ class BaseKV(ABC):
     ) -> KVEntry:
         """Store a value if the key is still at the revision `expect`, or, for None, if there is no such key.
 
-        `ConflictError` when it is not, and nothing is stored: read it and decide again.
+        Otherwise nothing is stored and `ConflictError` is raised: read the value and decide again.
         """
         if expect is None:
             return await self._store("new", key, data, metadata, None)
@@ -98,7 +98,7 @@ class BaseKV(ABC):
     async def _store(
         self, mode: PutMode, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
     ) -> KVEntry:
-        """Write an entry; `ConflictError` if the mode requires a new key, or a known revision, in vain."""
+        """Write an entry; `ConflictError` if the mode requires a new key or a revision that the key does not have."""
         validation.validate_key(key)
         text = validation.serialize_document(data)
         labels = validation.validate_metadata(metadata)
@@ -153,7 +153,7 @@ def upper_bound_of_prefix(prefix: str) -> str | None:
 def _entry_from_row(
     key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, revision: Any
 ) -> KVEntry:
-    """Build an entry from its columns; `CorruptRecordError` if they make no sense."""
+    """Build an entry from its columns; `CorruptRecordError` if they are not valid."""
     try:
         if type(data) is not str or type(revision) is not str:
             raise TypeError("a column has the wrong type")

@@ -65,7 +65,7 @@ def record_from_rows(context: str, name: str, rows: Sequence[Sequence[Any]]) -> 
 
 
 def record_from_columns(context: str, name: str, rev: Any, data: Any) -> Record:
-    """Build a record from its columns; `CorruptRecordError` when they make no sense."""
+    """Build a record from its columns; `CorruptRecordError` if they are not valid."""
     try:
         if type(rev) is not int or rev < 1 or type(data) is not str:
             raise CorruptRecordError("a column has the wrong type")

@@ -60,7 +60,7 @@ def build_session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage
 
 
 def _info_from_row(row: Sequence[Any]) -> ContextInfo:
-    """Build the description of a session from its columns; `CorruptRecordError` if they make no sense."""
+    """Build the description of a session from its columns; `CorruptRecordError` if they are not valid."""
     (
         id,
         namespace,

@@ -144,7 +144,7 @@ def read_derived(rows: Iterable[Sequence[Any]], space: str) -> list[Derived]:
 
 
 def read_entry(row: Sequence[Any], context: str) -> Entry:
-    """Build an entry from the columns of the fragment `entry`; `CorruptRecordError` when they make no sense."""
+    """Build an entry from the columns of the fragment `entry`; `CorruptRecordError` if they are not valid."""
     (
         number, kind_name, position, nonce, batch, total, created_at, tokens, origin, privacy, role, actor,
         markers, detected, episode, closes, group, covers, replaces, sources, data, metadata, state, salt,
@@ -199,9 +199,9 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
 
 def read_context(row: Sequence[Any]) -> Context:
     """Build a context from the columns of the fragment `context`."""
-    _ref, id, namespace, key, root, parent, fork, lineage, counter, settings, rev, created_at, deleted_at = (
-        row
-    )
+    (
+        _ref, id, namespace, key, root, parent, fork, lineage, counter, settings, rev, created_at, deleted_at,
+    ) = row  # fmt: skip
     try:
         stored_settings = load_mapping(settings)
         return Context(

@@ -45,7 +45,7 @@ class Traces:
         self._table[self._hash_words(self._starts)] = True
 
     def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
+        """Return whether there is anything to look for."""
         return bool(self._pieces)
 
     @staticmethod

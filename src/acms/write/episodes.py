@@ -248,7 +248,7 @@ def _track_calls(open_calls: dict[str, _Call], message: Entry, rank: _Rank) -> N
 
 
 def is_reflection_mark(entry: Entry) -> bool:
-    """Whether an entry is a mark: a summary of an episode that was reflected on, which replaces nothing.
+    """Return whether an entry is a mark: a summary of an episode that was reflected on, which replaces nothing.
 
     The summary of a compaction replaces entries. The episode and `covers` of a mark stay when its content is erased.
     """

@@ -560,7 +560,7 @@ class WriteQueue:
 
         Unless the `whole` episode is needed, its newest messages (`NEWEST_MESSAGES`) suffice.
         """
-        size = enough = NEWEST_MESSAGES
+        size = NEWEST_MESSAGES
         while True:
             entries = await self._storage.read(
                 self.context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
@@ -568,10 +568,9 @@ class WriteQueue:
             if len(entries) < size:
                 return entries
             messages = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
-            episodes = [message.episode for message in messages]
-            is_whole = bool(episodes) and episodes[0] != episodes[-1]
-            is_enough = not whole and len(episodes) >= enough
-            if (is_whole or is_enough) and entries[0].version <= oldest:
+            has_whole_episode = bool(messages) and messages[0].episode != messages[-1].episode
+            is_enough = not whole and len(messages) >= NEWEST_MESSAGES
+            if (has_whole_episode or is_enough) and entries[0].version <= oldest:
                 return entries
             size *= 2
 

@@ -107,7 +107,7 @@ def _replacements_after(replacements: Replacements, drafts: Sequence[Draft], ver
 
 
 def _is_revocation(entry: Entry) -> bool:
-    """Whether an entry is a revocation: the retirement of facts whose messages a rewrite removed."""
+    """Return whether an entry is a revocation: the retirement of facts whose messages a rewrite removed."""
     return entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
 
 
@@ -213,7 +213,7 @@ async def _with_private_revocations(
 
 
 async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
-    """Whether all sessions that a fact was made from are private."""
+    """Return whether all sessions that a fact was made from are private."""
     origins = [parse_entry_id(id) for id in fact.sources]
     for owner in {origin[0] for origin in origins if origin is not None}:
         try:
@@ -226,7 +226,7 @@ async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
 
 
 def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
-    """Whether all sources of a fact are entries of one context, up to a version."""
+    """Return whether all sources of a fact are entries of one context, up to a version."""
     for origin in map(parse_entry_id, fact.sources):
         if origin is None or origin[0] != context or origin[1] > upto:
             return False

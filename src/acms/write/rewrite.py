@@ -213,7 +213,7 @@ async def refuse_expired(
 
 
 async def is_undone_by(shared: SharedSession, entry: Entry, later: Entry) -> bool:
-    """Whether a later entry undoes an entry; if so, repeat the profile update of the undo.
+    """Return whether a later entry undoes an entry; if so, repeat the profile update of the undo.
 
     The update may have been interrupted after the undo was stored.
     """

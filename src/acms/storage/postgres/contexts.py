@@ -208,7 +208,7 @@ class Contexts:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""
         head = await self._restore_context(context)
         async for batch in append_rules.whole_appends(context, head, entries):
-            await self._restore_batch(context, batch)
+            await self._db.run_transaction(partial(self._write_restored, context, batch))
 
     async def _restore_context(self, context: Context) -> Head:
         """Create a context verbatim unless it exists; return the head of its log."""
@@ -229,9 +229,6 @@ class Contexts:
                 raise append_rules.key_taken_error(context.key)
         append_rules.check_restored_context(read_context(rows[0]), context)
         return (await self._db.log_state(context.id, deleted=True)).head
-
-    async def _restore_batch(self, context: Context, entries: Sequence[Entry]) -> None:
-        await self._db.run_transaction(partial(self._write_restored, context, entries))
 
     async def _write_restored(
         self, context: Context, entries: Sequence[Entry], connection: Connection
@@ -272,7 +269,7 @@ class Contexts:
     ) -> None:
         """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
 
-        The chain can be checked only from the begin of an append: stored entries of the same append are included.
+        The chain can be checked only from the start of an append: stored entries of the same append are included.
         """
         stored_entries: list[Entry] = []
         chain, last_version = log.head.chain, log.head.version

@@ -337,7 +337,7 @@ class Appender:
     ) -> None:
         """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
 
-        The chain can be checked only from the begin of an append: stored entries of the same append are included.
+        The chain can be checked only from the start of an append: stored entries of the same append are included.
         """
         stored_entries: list[Entry] = []
         chain, last_version = log.head.chain, log.head.version
