@@ -178,7 +178,7 @@ class _Copy:
     async def _plan_step(self, id: str) -> _Step:
         """Compare a context with the one that the target has under its id or name, before anything is written."""
         context = await self._source.context(id)
-        with limits.locate_errors(f"{id} of the source"):
+        with limits.set_error_field(f"{id} of the source"):
             validate_context(context, own_name=validation.AUDIT)
         start = context.fork or 0
         last, chain = await _read_end(self._source, id)
@@ -210,7 +210,7 @@ class _Copy:
         """Raise for an entry that the API would refuse: then nothing is copied."""
         async for page in read_pages(self._source, step.id, at=step.last, after=step.after, deleted=True):
             for entry in page:
-                with limits.locate_errors(f"{step.id} v{entry.version} of the source"):
+                with limits.set_error_field(f"{step.id} v{entry.version} of the source"):
                     validate_entry(entry)
 
     async def _check_name(self, context: Context) -> None:

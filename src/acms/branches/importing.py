@@ -22,7 +22,7 @@ from acms.ports import StorageBackend
 from acms.results import MessageReceipt, Synced
 from acms.runtime.threads import in_thread
 
-__all__ = ["Importer", "Plan", "Sessions", "Stored", "survey_import"]
+__all__ = ["Importer", "PlannedConversation", "Sessions", "StoredConversation", "survey_import"]
 
 BATCH = 200
 """Messages that an import stores in one commit, and a thread reads at once: enough to make both cheap."""
@@ -59,7 +59,7 @@ class Sessions(Protocol):
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredConversation:
     """The result of storing one conversation of a file: how many messages were read, stored and changed."""
 
     session: str
@@ -80,7 +80,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class Plan:
+class PlannedConversation:
     """A conversation of a file before it is stored, and how many messages it has there."""
 
     conversation: Conversation
@@ -89,15 +89,15 @@ class Plan:
 
 async def survey_import(
     opened: Import, check: Callable[[Conversation], None] = lambda _: None
-) -> dict[str, Plan]:
+) -> dict[str, PlannedConversation]:
     """Check all messages of a file, without keeping them; return its conversations by id, with their message counts."""
-    plans: dict[str, Plan] = {}
+    plans: dict[str, PlannedConversation] = {}
     async for piece in _read_pieces(opened):
         check(piece)
         if opened.whole and piece.id in plans:
             raise ValidationError(f"two conversations of the file are named {piece.id!r}", field="session")
         header = Conversation(id=piece.id, title=piece.title, fork=piece.fork)
-        plans.setdefault(piece.id, Plan(header)).read += len(piece.messages)
+        plans.setdefault(piece.id, PlannedConversation(header)).read += len(piece.messages)
     return plans
 
 
@@ -114,7 +114,7 @@ async def _read_pieces(opened: Import) -> AsyncIterator[Conversation]:
 class _Batch:
     """The messages of a conversation that are not stored yet, and what became of it so far."""
 
-    stored: Stored
+    stored: StoredConversation
     turns: list[Turn] = field(default_factory=list[Turn])
     characters: int = 0
 
@@ -138,11 +138,11 @@ class Importer:
     async def import_file(
         self,
         opened: Import,
-        survey: Mapping[str, Plan],
+        survey: Mapping[str, PlannedConversation],
         session: str | None,
         stem: str,
         report: Callable[[int, int], None] = lambda _done, _total: None,
-    ) -> list[Stored]:
+    ) -> list[StoredConversation]:
         """Store a file that was checked; return what became of each conversation."""
         names = self.name_sessions(survey, session, stem)
         total = sum(plan.read for plan in survey.values())
@@ -158,7 +158,9 @@ class Importer:
                         await self._create_fork(trunk, piece.fork.key, names[piece.id])
                     await self._open_session(names[piece.id])
                     plan = survey[piece.id]
-                    batches[piece.id] = _Batch(Stored(names[piece.id], plan.conversation.title, plan.read))
+                    batches[piece.id] = _Batch(
+                        StoredConversation(names[piece.id], plan.conversation.title, plan.read)
+                    )
                 batch = batches[piece.id]
                 await self._retract_messages(batch, piece.taken_back)
                 await self._store(batch, piece.messages, opened)
@@ -169,7 +171,9 @@ class Importer:
         self._names += [name for name in names.values() if name not in self._names]
         return [batch.stored for batch in batches.values()]
 
-    def name_sessions(self, survey: Mapping[str, Plan], session: str | None, stem: str) -> dict[str, str]:
+    def name_sessions(
+        self, survey: Mapping[str, PlannedConversation], session: str | None, stem: str
+    ) -> dict[str, str]:
         """Return the name of the session of each conversation, by conversation id.
 
         That is `session`, or the one that an earlier import made (whatever its title was then), or the conversation's
@@ -273,7 +277,7 @@ class Importer:
         batch.stored.new += sum(not receipt.repeated for receipt in receipts)
 
 
-async def _store_message(session: ImportSession, turn: Turn, stored: Stored, format: str) -> None:
+async def _store_message(session: ImportSession, turn: Turn, stored: StoredConversation, format: str) -> None:
     """Store one message; if its key is stored with another content, store it as an edit of that message."""
     try:
         (receipt,) = await session.ingest_many([turn])

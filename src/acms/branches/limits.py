@@ -60,7 +60,7 @@ def decode_json(text: str, start: int, field: str) -> tuple[Json, int]:
 
 
 @contextmanager
-def locate_errors(field: str) -> Generator[None]:
+def set_error_field(field: str) -> Generator[None]:
     """Set the field of any `ValidationError` raised inside."""
     try:
         yield

@@ -16,7 +16,7 @@ from typing import get_args
 from acms.branches import diff, forks, merge_drafts, three_way
 from acms.branches.forks import Side
 from acms.branches.merge_drafts import Drafts, Terms
-from acms.branches.three_way import Log, Plan
+from acms.branches.three_way import MergeSide, Plan
 from acms.errors import ConflictError, GoneError, ValidationError
 from acms.log import validation
 from acms.log.active_entries import join_spans
@@ -45,8 +45,8 @@ class _Sides:
     head: Head
     other: Context
     other_version: int
-    ours: Log
-    theirs: Log
+    ours: MergeSide
+    theirs: MergeSide
 
 
 async def merge_session(
@@ -215,9 +215,9 @@ async def _read_log(
     common: int,
     entries: Sequence[Entry],
     replacing: Sequence[Entry],
-) -> Log:
+) -> MergeSide:
     """Return one side up to a version: read its facts and retractions; the other entries were read before."""
-    return Log(
+    return MergeSide(
         context,
         runs,
         common,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
-from acms.branches.three_way import AddedFact, Edit, Log, Plan, Slot
+from acms.branches.three_way import AddedFact, Edit, MergeSide, Plan, Slot
 from acms.log.active_entries import MERGED, SEEN, Replacements
 from acms.log.encoding import is_fact_id, to_microseconds
 from acms.log.facts import single_spans
@@ -47,12 +47,12 @@ class Drafts:
     episodes: Mapping[int, str | None]
 
 
-def build_merge_drafts(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
+def build_merge_drafts(plan: Plan, ours: MergeSide, theirs: MergeSide, terms: Terms) -> Drafts:
     """Return the drafts that apply a plan to this side."""
     return _DraftBuilder(plan, ours, theirs, terms).build()
 
 
-def build_merge_record(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
+def build_merge_record(plan: Plan, ours: MergeSide, theirs: MergeSide, terms: Terms) -> Draft:
     """Return the record of a merge: which logs this side has seen by then, and up to which version."""
     seen_versions: dict[str, Json] = {}
     for context_id in sorted({*ours.seen, *theirs.seen}):
@@ -86,7 +86,7 @@ def _build_retraction(
 class _DraftBuilder:
     """Builds the drafts of one plan."""
 
-    def __init__(self, plan: Plan, ours: Log, theirs: Log, terms: Terms) -> None:
+    def __init__(self, plan: Plan, ours: MergeSide, theirs: MergeSide, terms: Terms) -> None:
         self._plan = plan
         self._ours = ours
         self._theirs = theirs

@@ -232,7 +232,7 @@ class _Reader:
         self.header = f"line {number} of {name}"
         #: The last version and chain value of the log, if the header says them.
         self.context, self._end = self._parse(number, line, _parse_header)
-        with limits.locate_errors(f"{self._name}:{number}"):
+        with limits.set_error_field(f"{self._name}:{number}"):
             validate_context(self.context)
         self._start = self.context.fork or 0
         # The numbers of messages and tokens that a fork inherits are known only from its first entry.
@@ -255,7 +255,7 @@ class _Reader:
         size = 0
         for number, line in self._lines:
             entry = self._parse(number, line, entry_from_json)
-            with limits.locate_errors(f"{self._name}:{number}"):
+            with limits.set_error_field(f"{self._name}:{number}"):
                 validate_entry(entry)
             self._count(number, entry)
             if batch and entry.batch != batch[0][1].batch:

@@ -65,7 +65,7 @@ def fact_comparison_key(entry: Entry | None) -> Hashable:
     return value, data.get("negative") is True, data.get("valid_from"), data.get("valid_to")
 
 
-class Log:
+class MergeSide:
     """One side of a merge."""
 
     def __init__(
@@ -282,7 +282,7 @@ class Plan:
         return any(changes)
 
 
-def plan_merge(ours: Log, theirs: Log, strategy: MergeStrategy) -> Plan:
+def plan_merge(ours: MergeSide, theirs: MergeSide, strategy: MergeStrategy) -> Plan:
     """Compare two sides and decide each change of the other side: take it, leave it, or report a conflict."""
     ours.compare(theirs.seen)
     theirs.compare(ours.seen)
@@ -312,8 +312,8 @@ def _present(entries: Iterable[Entry | None]) -> list[Entry]:
 class _MessageMerge:
     """Decides messages and tool groups."""
 
-    _ours: Log
-    _theirs: Log
+    _ours: MergeSide
+    _theirs: MergeSide
     _strategy: MergeStrategy
     _plan: Plan
     #: Origins of this side's slots that the other side has too.
@@ -486,7 +486,7 @@ def _is_moved_on_both_sides(
     return moved_here and moved_there
 
 
-def _is_trace_of_undone(log: Log, slot: Slot) -> bool:
+def _is_trace_of_undone(log: MergeSide, slot: Slot) -> bool:
     """Return whether a slot is left over from a merge that was undone: the message was never active since."""
     return slot.current is None and slot.base is None and log.is_undone(slot.entry)
 
@@ -495,8 +495,8 @@ def _is_trace_of_undone(log: Log, slot: Slot) -> bool:
 class _FactMerge:
     """Decides facts, by address."""
 
-    _ours: Log
-    _theirs: Log
+    _ours: MergeSide
+    _theirs: MergeSide
     _strategy: MergeStrategy
     _plan: Plan
 
@@ -640,7 +640,7 @@ class _FactMerge:
         return resolution
 
 
-def _facts_at(log: Log, address: Address) -> tuple[list[Entry], list[Entry]]:
+def _facts_at(log: MergeSide, address: Address) -> tuple[list[Entry], list[Entry]]:
     """Return the active facts of an address, now and as the other side last saw them."""
     current = [fact for fact in log.current_facts.active if address_of(fact) == address]
     base = [fact for fact in log.base_facts.active if address_of(fact) == address]

@@ -15,7 +15,7 @@ import typer
 
 from acms.branches import limits
 from acms.branches.importers import FORMATS, Import, open_import
-from acms.branches.importing import Importer, Plan, Stored, survey_import
+from acms.branches.importing import Importer, PlannedConversation, StoredConversation, survey_import
 from acms.cli.base import Shell, allow_interrupt, define_command, get_or_create_session, iterate_contexts
 from acms.cli.render import Column, count_noun
 from acms.errors import ACMSError, ValidationError
@@ -169,12 +169,12 @@ async def _create_importer(shell: Shell, storage: StorageBackend, *, follows: bo
     return Importer(storage, _Sessions(storage, shell.namespace), names, follows=follows)
 
 
-def _planned_json(plans: Mapping[str, Plan], stem: str) -> list[dict[str, Any]]:
+def _planned_json(plans: Mapping[str, PlannedConversation], stem: str) -> list[dict[str, Any]]:
     """Return the sessions that a dry run would write."""
     sessions: list[dict[str, Any]] = []
     for plan in plans.values():
         name = plan.conversation.name or stem
-        sessions.append(asdict(Stored(name, plan.conversation.title, plan.read)))
+        sessions.append(asdict(StoredConversation(name, plan.conversation.title, plan.read)))
     return sessions
 
 
@@ -255,7 +255,7 @@ class _Summary:
         self.files.append({"file": name, "format": source.format, "read": read_count, "new": new_count})
         self.skipped_messages += source.skipped
         for session in sessions:
-            empty_counts = asdict(Stored(session["session"], session["title"], 0))
+            empty_counts = asdict(StoredConversation(session["session"], session["title"], 0))
             session_counts = self.sessions.setdefault(session["session"], empty_counts)
             for key in ("read", "new", "replaced", "retracted", "erased"):
                 session_counts[key] += session[key]

@@ -88,7 +88,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class EpisodeInput:
     """One episode to be reflected on."""
 
     episode: Episode
@@ -102,7 +102,7 @@ class Batch:
 
     #: Edits of episodes that were reflected on before.
     edits: tuple[Entry, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[EpisodeInput, ...]
     #: Version up to which edits were read.
     upto: int
     #: The progress before the batch.
@@ -150,9 +150,9 @@ def find_next_batch(
         is_chosen = entry.kind is Kind.MESSAGE and entry.episode in messages_by_episode
         if is_chosen and _is_readable(entry):
             messages_by_episode[entry.episode].append(entry)
-    parts: list[Part] = []
+    parts: list[EpisodeInput] = []
     for episode in chosen:
-        parts.append(Part(episode=episode, entries=tuple(messages_by_episode[episode.ordinal])))
+        parts.append(EpisodeInput(episode=episode, entries=tuple(messages_by_episode[episode.ordinal])))
     return Batch(edits=tuple(new_edits), parts=tuple(parts), upto=upto, before=before)
 
 
@@ -294,7 +294,7 @@ def select_known_facts(facts: Sequence[Fact], turns: Sequence[Turn]) -> tuple[Fa
     return tuple(sorted(facts, key=count_shared_words, reverse=True)[:MAX_KNOWN_FACTS])
 
 
-def build_seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
+def build_seed_episode(parts: Sequence[EpisodeInput], context: Context) -> SeedEpisode:
     """Join the episodes of some parts into one for `reflect(episode, turns)`.
 
     The result is the last episode, extended to begin with the first.
@@ -320,7 +320,14 @@ def limit_summary_tokens(tokens: int) -> int:
 
 
 def draft_mark(
-    part: Part, batch: Batch, text: str, tokens: int, *, reflector: str, summarizer: str, now: datetime
+    part: EpisodeInput,
+    batch: Batch,
+    text: str,
+    tokens: int,
+    *,
+    reflector: str,
+    summarizer: str,
+    now: datetime,
 ) -> Draft:
     """Draft the mark of one episode, which holds its summary and records that it was reflected on."""
     episode = part.episode

@@ -19,7 +19,7 @@ from typing import Any
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, GoneError, IdempotencyMismatchError, ProviderError
 from acms.facts import adopt, backlog
-from acms.facts.backlog import Batch, Limits, Part, Progress
+from acms.facts.backlog import Batch, EpisodeInput, Limits, Progress
 from acms.facts.consolidate import Consolidated, Consolidation, FactLimits, split_rounds
 from acms.facts.request import FactLog, ensure_profile, read_active_facts
 from acms.jobs.requests import REFLECT, model_name, privacy_of_job, reflection_kind
@@ -140,7 +140,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _AnsweredBatch:
     """A batch, the input of the reflector for it, and its answer."""
 
     batch: Batch
@@ -300,7 +300,7 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     if profile is not None:
         facts = facts + profile.facts
         redacted_facts += _redact_facts(work, profile)
-    messages = _read_own_words(work, batch, facts)
+    messages = _read_own_texts(work, batch, facts)
     turns = tuple(backlog.build_turn(entry, text) for entry, text in messages)
     known = backlog.select_known_facts(redacted_facts, turns)
     await work.pace.rest()
@@ -312,13 +312,13 @@ async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
     ids = {entry.id for entry, _ in messages}
     read_messages = tuple(entry for entry in batch.entries if entry.id in ids)
     known_ids = tuple(fact.id for fact in known)
-    answered = _Answered(batch, turns, known_ids, read_messages, answer, seconds, began)
+    answered = _AnsweredBatch(batch, turns, known_ids, read_messages, answer, seconds, began)
     work.pace.begin()
     marks = await _build_marks(work, answered)
     await _write_answer(work, answered, marks, log, profile)
 
 
-def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
+def _read_own_texts(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
     """Return the messages that the reflector may read, redacted, each with the text that its speaker wrote.
 
     Blocked messages are left out. So is text that only repeats what ACMS showed: known facts, and a transcript of other
@@ -392,7 +392,7 @@ async def _await_until_closed(loop_state: handles.LoopState | None, call: Awaita
         loop_state.calls.discard(task)
 
 
-async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
+async def _build_marks(work: _Work, answered: _AnsweredBatch) -> list[Draft]:
     """Draft a mark with a summary for each episode of a batch, or one mark for a batch without episodes."""
     now = datetime.now(UTC)
     batch = answered.batch
@@ -413,7 +413,7 @@ async def _build_marks(work: _Work, answered: _Answered) -> list[Draft]:
 
 
 async def _summarize_part(
-    work: _Work, answered: _Answered, part: Part, turns: Sequence[Turn]
+    work: _Work, answered: _AnsweredBatch, part: EpisodeInput, turns: Sequence[Turn]
 ) -> tuple[str, str]:
     """Return the name of the summarizer of an episode, and the summary.
 
@@ -441,7 +441,7 @@ async def _summarize_part(
 
 
 async def _write_answer(
-    work: _Work, answered: _Answered, marks: Sequence[Draft], log: FactLog, profile: FactLog | None
+    work: _Work, answered: _AnsweredBatch, marks: Sequence[Draft], log: FactLog, profile: FactLog | None
 ) -> None:
     """Append the accepted facts: first those of the namespace's profile, then those of the session with the marks.
 
@@ -489,7 +489,7 @@ def _split_rounds(
 
 
 async def _append_to_session(
-    work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
+    work: _Work, answered: _AnsweredBatch, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
 ) -> tuple[Receipt, list[Decision]]:
     """Append facts and marks to the session's own log; return the receipt and the decision about each proposal.
 
@@ -576,7 +576,7 @@ async def _read_profile(work: _Work) -> FactLog | None:
 
 
 async def _append_to_profile(
-    work: _Work, answered: _Answered, proposals: Sequence[Proposal]
+    work: _Work, answered: _AnsweredBatch, proposals: Sequence[Proposal]
 ) -> list[Decision]:
     """Append facts to the namespace's profile, with retries after conflicts; return the decision on each proposal."""
     storage, session = work.storage, work.context
@@ -604,7 +604,7 @@ async def _append_to_profile(
 
 
 async def _consolidate_proposals(
-    work: _Work, answered: _Answered, log: FactLog, proposals: Sequence[Proposal], key: str
+    work: _Work, answered: _AnsweredBatch, log: FactLog, proposals: Sequence[Proposal], key: str
 ) -> Consolidated:
     """Decide about proposals by the rules, and return the drafts to append; `key` begins their keys."""
     config = work.config.reflection
@@ -622,7 +622,7 @@ async def _consolidate_proposals(
 
 
 def _emit_reflected(
-    work: _Work, answered: _Answered, decisions: Sequence[Decision], receipt: Receipt
+    work: _Work, answered: _AnsweredBatch, decisions: Sequence[Decision], receipt: Receipt
 ) -> None:
     """Report a reflection as an event, and in the log of the process."""
     first, last = receipt.versions

@@ -106,7 +106,7 @@ def _translate_message(message: Json, index: int, position: str, trust: bool) ->
     """Translate one message into turns: mostly one, none if it has no content, several if it holds tool results."""
     if not isinstance(message, dict) or not ("role" in message or _is_item(message)):
         raise ValidationError('is not a chat message: it has no "role"', field=position, options=EXPECTED)
-    with limits.locate_errors(position):
+    with limits.set_error_field(position):
         turns = _parse_message(message, trust)
     serialized = json.dumps(message, sort_keys=True, separators=(",", ":"))
     key = f"{index}-{sha256(serialized.encode()).hexdigest()[:12]}"

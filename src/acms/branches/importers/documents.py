@@ -27,7 +27,7 @@ _AFTER_VALUES = frozenset(",:]}" + _BLANKS)
 """Characters that may follow a value. A number that none of them follows may be cut off by the end of the text."""
 
 
-class Span(NamedTuple):
+class RecordSpan(NamedTuple):
     """The place of a record in its file."""
 
     #: Bytes before the record, and bytes of it.
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     #: The member that it is in, or is; None in a document that is a list.
     member: str | None
     value: Json
-    span: Span
+    span: RecordSpan
     #: Whether it is an element of a list.
     is_element: bool = True
 
@@ -141,7 +141,7 @@ class _Cursor:
         self._offset += 1
         return self._text[self._index - 1]
 
-    def take_value(self, number: int) -> tuple[Json, Span]:
+    def take_value(self, number: int) -> tuple[Json, RecordSpan]:
         """Return the next value and its span with a number; read on until the value is complete."""
         self.peek()
         while True:
@@ -162,14 +162,14 @@ class _Cursor:
                     break
             self._read_more_of_value()
         size = len(self._text[self._index : end].encode())
-        span = Span(self._offset, size, number)
+        span = RecordSpan(self._offset, size, number)
         self._index = end
         self._offset += size
         return value, span
 
-    def empty_span(self) -> Span:
+    def empty_span(self) -> RecordSpan:
         """Return an empty span at the current position."""
-        return Span(self._offset, 0, 0)
+        return RecordSpan(self._offset, 0, 0)
 
     def error(self, message: str, index: int | None = None) -> ValidationError:
         """Return the error of a document that is not JSON at an index of the text, else at the position."""

@@ -24,7 +24,7 @@ from acms.branches.importers.conversation import (
     records_at,
     text_of,
 )
-from acms.branches.importers.documents import Span
+from acms.branches.importers.documents import RecordSpan
 from acms.branches.importers.shapes import has_value, is_list, is_text
 from acms.branches.importers.source import Source
 from acms.log.provider_messages import Turn
@@ -40,7 +40,7 @@ SHAPES = (
 class _Location(NamedTuple):
     """The position of a message in the file."""
 
-    span: Span
+    span: RecordSpan
     #: Index of the message if the record is a list of messages, else None.
     number: int | None = None
 
@@ -68,7 +68,7 @@ class _Session:
         for digest in digests[start:]:
             self.taken_back[digest] = self.active.pop(digest)
 
-    def replace_all(self, messages: Sequence[Record], span: Span) -> None:
+    def replace_all(self, messages: Sequence[Record], span: RecordSpan) -> None:
         """Replace all messages so far by those of a list."""
         self.taken_back |= self.active
         self.active = {}
@@ -117,7 +117,7 @@ def _translate_prompt(record: Record, stem: str) -> Conversation:
     )
 
 
-def _take_line(session: _Session, record: Record, span: Span) -> None:
+def _take_line(session: _Session, record: Record, span: RecordSpan) -> None:
     """Apply a line of a session file: a rewind, a message, or new settings, which may replace all messages."""
     if "$rewindTo" in record:
         session.rewind(str(record["$rewindTo"]))

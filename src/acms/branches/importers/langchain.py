@@ -25,7 +25,7 @@ from acms.branches.importers.conversation import (
     records_at,
     text_of,
 )
-from acms.branches.importers.documents import Span
+from acms.branches.importers.documents import RecordSpan
 from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import Field, Shape, any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
@@ -161,7 +161,7 @@ class _Run(NamedTuple):
     start: str
     #: Decides between runs that start together.
     order: str
-    span: Span
+    span: RecordSpan
     trace: bytes
     kind: str
 

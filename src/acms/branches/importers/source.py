@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from acms.branches import limits
 from acms.branches.importers.conversation import Record, as_mapping
-from acms.branches.importers.documents import Piece, Span, join_lines, parse_record, split_document
+from acms.branches.importers.documents import Piece, RecordSpan, join_lines, parse_record, split_document
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
@@ -104,7 +104,7 @@ class Source:
         for _, value in self.located():
             yield as_mapping(value)
 
-    def located(self) -> Iterator[tuple[Span, Json]]:
+    def located(self) -> Iterator[tuple[RecordSpan, Json]]:
         """Yield each record with its place in the file, from which `load` reads it again."""
         if self.has_records:
             yield from self._located_lines()
@@ -113,7 +113,7 @@ class Source:
                 yield piece.span, piece.value
         else:
             self.place = self.name
-            yield Span(0, -1, 0), self.document  # the size -1 says that the span is the whole document
+            yield RecordSpan(0, -1, 0), self.document  # the size -1 says that the span is the whole document
 
     def split(self) -> Iterator[Piece]:
         """Yield each line; of a document the elements of the list that it is, or of the members that are lists."""
@@ -126,7 +126,7 @@ class Source:
                 self.place = self._place_of(piece.member, piece.span) if piece.is_element else self.name
                 yield piece
 
-    def load(self, spans: Iterable[Span]) -> Iterator[Json]:
+    def load(self, spans: Iterable[RecordSpan]) -> Iterator[Json]:
         """Read lines again, one at a time, in the order of their places."""
         with self._open() as file:
             for span in spans:
@@ -135,7 +135,7 @@ class Source:
                 text = file.read(span.size).decode("utf-8" if span.offset else "utf-8-sig")
                 yield parse_record(text, self.name, span.number if self.has_records else 1)
 
-    def _place_of(self, member: str | None, span: Span) -> str:
+    def _place_of(self, member: str | None, span: RecordSpan) -> str:
         """Return the place of a record in errors: its line, or its index in the document or in a member."""
         if self.has_records:
             return f"{self.name}:{span.number}"
@@ -145,12 +145,12 @@ class Source:
             return f"{self.name}[{span.number}]"
         return f"{self.name}: {member}[{span.number}]"
 
-    def _located_lines(self) -> Iterator[tuple[Span, Json]]:
+    def _located_lines(self) -> Iterator[tuple[RecordSpan, Json]]:
         """Yield each record of a file with one a line, and its span; an unfinished last line is skipped."""
         start = 0
         with self._open() as file:
             for number, line in enumerate(limits.read_lines_within(file, self.name), 1):
-                span = Span(start, file.tell() - start, number)
+                span = RecordSpan(start, file.tell() - start, number)
                 start += span.size
                 if not line.strip():
                     continue

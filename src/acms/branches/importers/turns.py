@@ -48,7 +48,7 @@ def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
     index_of_key: dict[str, int] = {}
     for index, turn in enumerate(turns):
         field = f"messages[{index}]"
-        with limits.locate_errors(field):
+        with limits.set_error_field(field):
             for message in provider_messages.parse_provider_message(turn, keep=refer_by_hash):
                 admit_turn(message, trust=trust)
         first_index = index_of_key.setdefault(str(turn.get("key", index)), index)

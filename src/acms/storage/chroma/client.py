@@ -28,7 +28,7 @@ LOCAL_OPEN_TIMEOUT = 30.0
 T = TypeVar("T")
 
 
-class Record(NamedTuple):
+class FoundVector(NamedTuple):
     """A vector that a search found: the id of its entry, and its bytes."""
 
     entry: str
@@ -283,7 +283,7 @@ def read_vectors(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[
 
 def query_nearest(
     collection: Any, vector: Sequence[float], size: int, where: Mapping[str, Any], half: bool
-) -> list[Record]:
+) -> list[FoundVector]:
     """Return the nearest of a kind, best first."""
     answer = collection.query(
         query_embeddings=[list(vector)], n_results=size, where=where, include=["metadatas", "embeddings"]
@@ -291,15 +291,15 @@ def query_nearest(
     return _build_records(answer["metadatas"][0], answer["embeddings"][0], half)
 
 
-def sample_records(collection: Any, where: Mapping[str, Any], half: bool) -> list[Record]:
+def sample_records(collection: Any, where: Mapping[str, Any], half: bool) -> list[FoundVector]:
     """Return the first `READ` of a kind, in no order."""
     answer = collection.get(where=where, limit=READ, include=["metadatas", "embeddings"])
     return _build_records(answer["metadatas"], answer["embeddings"], half)
 
 
-def _build_records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[Record]:
+def _build_records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[FoundVector]:
     rows = _pack_half_floats(embeddings) if half else _decode_exact(metadatas)
-    return [Record(str(metadata["entry"]), data) for metadata, data in zip(metadatas, rows, strict=True)]
+    return [FoundVector(str(metadata["entry"]), data) for metadata, data in zip(metadatas, rows, strict=True)]
 
 
 def _pack_half_floats(embeddings: Any) -> list[bytes]:

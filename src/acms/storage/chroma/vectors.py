@@ -32,7 +32,7 @@ from acms.ports import StorageBackend
 from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.chroma import client as chroma_client
-from acms.storage.chroma.client import READ, Chroma, Record
+from acms.storage.chroma.client import READ, Chroma, FoundVector
 from acms.storage.chroma.write_queue import WRITE, WriteQueue
 from acms.storage.search import score_cosines
 from acms.storage.wrapper import WrapperStorage
@@ -340,7 +340,7 @@ class ChromaVectors(WrapperStorage):
         return list({hit.id: hit for hit in (*hits, *sampled)}.values())
 
     async def _score_records(
-        self, vector: Sequence[float], records: Sequence[Record], namespace: str
+        self, vector: Sequence[float], records: Sequence[FoundVector], namespace: str
     ) -> tuple[list[Hit], list[str]]:
         """Score the records Chroma found; leave out entries that are gone, and return the contexts that are hidden."""
         scores: dict[str, float] = {}

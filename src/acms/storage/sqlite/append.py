@@ -30,7 +30,7 @@ from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
 from acms.storage.sqlite.database import Function
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.tables import Log, Tables, range_parameters
+from acms.storage.sqlite.tables import StoredLog, Tables, range_parameters
 
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
@@ -333,7 +333,7 @@ class Appender:
             self._tables.rows(connection, "note_blanks", (ref,))
 
     def _verify_restored(
-        self, connection: apsw.Connection, context: Context, log: Log, entries: Sequence[Entry]
+        self, connection: apsw.Connection, context: Context, log: StoredLog, entries: Sequence[Entry]
     ) -> None:
         """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log.
 

@@ -18,7 +18,7 @@ from acms.storage.append_rules import Read
 from acms.storage.records import unknown_session_error
 from acms.storage.sessions import build_session_page
 from acms.storage.sql import ENDLESS, VERSION_BITS, read_context, seal_columns, seal_fits, settings_column
-from acms.storage.sqlite.tables import Log, Row, Tables
+from acms.storage.sqlite.tables import Row, StoredLog, Tables
 
 
 class Contexts:
@@ -215,7 +215,9 @@ class Contexts:
                 columns["rewrites"] += count
         return columns
 
-    def _columns_of_head_at(self, connection: apsw.Connection, log: Log, version: int) -> dict[str, Any]:
+    def _columns_of_head_at(
+        self, connection: apsw.Connection, log: StoredLog, version: int
+    ) -> dict[str, Any]:
         """Return the columns of a log's head at an earlier version."""
         entries = self._tables.entries(connection, log, Read(after=version - 1, at=version))
         messages = [entry for entry in entries if entry.kind is Kind.MESSAGE]

@@ -17,7 +17,7 @@ from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_derived, read_entr
 Row = Sequence[Any]
 
 
-class Log(NamedTuple):
+class StoredLog(NamedTuple):
     """A context in a database."""
 
     #: Its number, which its rows refer to.
@@ -44,7 +44,7 @@ class Tables:
 
     # ── logs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def log(self, connection: apsw.Connection, context: str, *, deleted: bool = False) -> Log:
+    def log(self, connection: apsw.Connection, context: str, *, deleted: bool = False) -> StoredLog:
         """Return the state of a context: its number, head and lineage.
 
         `SessionNotFoundError` if there is none, or if it was deleted and `deleted` is false.
@@ -55,7 +55,7 @@ class Tables:
         ref, deleted_at, lineage, *columns = row
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        return Log(ref, _build_head(context, columns), read_lineage(lineage))
+        return StoredLog(ref, _build_head(context, columns), read_lineage(lineage))
 
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
@@ -71,7 +71,7 @@ class Tables:
         return int(row[0])
 
     def segments(
-        self, connection: apsw.Connection, log: Log, *, at: int | None = None
+        self, connection: apsw.Connection, log: StoredLog, *, at: int | None = None
     ) -> list[tuple[int, int, int]]:
         """Return the segments (ref of the owner, first version, last version) of a log, up to a version."""
         ref, head, lineage = log
@@ -83,7 +83,7 @@ class Tables:
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def entries(self, connection: apsw.Connection, log: Log, request: Read) -> list[Entry]:
+    def entries(self, connection: apsw.Connection, log: StoredLog, request: Read) -> list[Entry]:
         """Read entries of a log, inherited ones too, ascending.
 
         Each owner in the lineage holds a segment; they are read from the end that the limit counts from until it is
