@@ -124,7 +124,7 @@ class ACMS(View):
     def _begin(self, shared: SharedSession) -> None:
         super().__init__(shared, None)
         self._writer = Writer(shared)
-        #: What the last ingested message became; None before the first one.
+        #: The receipt of the last ingested message; None before the first one.
         self.last_receipt: MessageReceipt | None = None
 
     async def __aenter__(self) -> ACMS:
@@ -156,7 +156,7 @@ class ACMS(View):
 
         The first use of the view looks it up: `NotFoundError` if there is no such version or tag.
         """
-        return View(self._shared, validation.validate_place(version, "at"))
+        return View(self._shared, validation.validate_version_or_tag(version, "at"))
 
     async def wait_pending(self) -> None:
         """Wait until missing vectors have been requested and all jobs of this process are done.

@@ -1,4 +1,4 @@
-"""What prompts, the contract, the servers and the adapters read of a session; programs have no need of it."""
+"""Internals of a session that prompts, the contract, the servers and the adapters read; not for programs."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class SessionInternals:
 
     @property
     def cache_stats(self) -> CacheStats | None:
-        """Return how the cache in front of the storage is doing; None when it is off."""
+        """The statistics of the cache in front of the storage, or None if caching is disabled."""
         storage = self._shared.storage
         return storage.stats if isinstance(storage, CachedStorage) else None
 
     @property
     def index_stats(self) -> IndexStats:
-        """Return how the indexes of the storage handle are doing."""
+        """The statistics of the indexes of the storage handle."""
         return self._shared.index_stats
 
     async def context_id(self) -> str | None:

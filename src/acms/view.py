@@ -50,7 +50,7 @@ class View:
 
     def __init__(self, shared: SharedSession, at: int | str | None) -> None:
         self._shared = shared
-        #: What the other parts of ACMS read of it; programs have no need of it.
+        #: Internals that the other parts of ACMS read; not for programs.
         self.internals = SessionInternals(shared, at)
 
     def __repr__(self) -> str:
@@ -448,7 +448,7 @@ class View:
         if isinstance(other, View):
             other_side = forks.Side(other._shared, other.ends_at)
         else:
-            other_side = forks.Side(self._shared, validation.validate_place(other, "other"))
+            other_side = forks.Side(self._shared, validation.validate_version_or_tag(other, "other"))
         return await forks.diff_sessions(this_side, other_side)
 
     async def compactions(self) -> list[Compaction]:

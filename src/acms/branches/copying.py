@@ -53,7 +53,7 @@ __all__ = ["Copied", "copy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What a copy brought to its target; nothing but `contexts` when all of it was there."""
+    """The result of a copy: the numbers of items that were new in the target; `contexts` counts all."""
 
     #: Contexts of the source, deleted ones too.
     contexts: int

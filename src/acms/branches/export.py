@@ -146,7 +146,7 @@ async def genesis_of(storage: StorageBackend, context: Context) -> bytes:
 
 
 def _check_settings(context: Context) -> list[Problem]:
-    """Return what the API would refuse in the settings of a context."""
+    """Return descriptions of the settings of a context that the API would refuse."""
     try:
         validate_settings(context.settings)
     except ValidationError as error:

@@ -31,7 +31,7 @@ BATCH_CHARACTERS = 1_000_000
 
 
 class ImportSession(Protocol):
-    """What an import needs of a session."""
+    """The methods of a session that an import calls."""
 
     async def context_id(self) -> str | None: ...
 
@@ -72,7 +72,7 @@ class StoredConversation:
     erased: int = 0
 
     def add(self, synced: Synced) -> None:
-        """Count what a sync did."""
+        """Add the counts of a sync."""
         self.new += len(synced.appended)
         self.replaced += len(synced.replaced)
         self.retracted += len(synced.retracted)

@@ -256,7 +256,7 @@ class RemovedFacts:
 
 @dataclass(slots=True)
 class Plan:
-    """What a merge does to this side."""
+    """The changes that a merge makes to this side."""
 
     added: list[Slot] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)

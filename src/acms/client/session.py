@@ -335,7 +335,7 @@ class RemoteView(Remote, Reads):
                 "other_version": await resolve_end_version(other),
             }
         else:
-            place = validation.validate_place(other, "other")
+            place = validation.validate_version_or_tag(other, "other")
             query = {"other_tag" if isinstance(place, str) else "other_version": place}
         operation = ServiceOperation(
             "GET diff", lambda answer, remote: nouns.read_diff(answer.data, remote.session_id, right_name)
@@ -728,4 +728,4 @@ class RemoteSession(RemoteView, Writes):
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""
-        return RemoteView(self.log, validation.validate_place(version, "at"))
+        return RemoteView(self.log, validation.validate_version_or_tag(version, "at"))

@@ -77,7 +77,13 @@ from acms.privacy.redactor import OPEN, Redactor, create_redaction_stage
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
 from acms.text.summary_form import MIN_SUMMARY_TOKENS, sanitize_summary
-from acms.write.rewrite import append_undo, is_undone_by, refuse_expired, superseded_error, undo_merge
+from acms.write.rewrite import (
+    append_undo,
+    complete_earlier_undo,
+    refuse_expired,
+    superseded_error,
+    undo_merge,
+)
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -191,7 +197,7 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
         replacing_version = replacements.replaced_by(version)
         if replacing_version is not None:
             newer = next(other for other in replacements.replacing if other.version == replacing_version)
-            if await is_undone_by(shared, entry, newer):
+            if await complete_earlier_undo(shared, entry, newer):
                 return replacing_version
             raise superseded_error(version, replacing_version)
         await refuse_expired(storage, context, [entry], replacements)

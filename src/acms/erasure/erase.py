@@ -234,7 +234,7 @@ class _Erasing:
         self._blanked_messages: list[Entry] = []
 
     async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
-        """Erase the requested entries and those that cite them; return what was erased and what remains."""
+        """Erase the requested entries and those that cite them; return the erased and the remaining entries."""
         store = proof.require_rewritable_store(self._storage) if rewrite else None
         links = await self._erase_links(verify=verify)
         await self._request_compactions(links)

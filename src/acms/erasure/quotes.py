@@ -44,7 +44,7 @@ class QuoteIndex:
         return self._piece_count + len(self._runs) >= MAX_PIECES
 
     def list_gaps(self) -> list[str]:
-        """Return what is not searched for, in words; an empty list if everything is."""
+        """Return descriptions of the texts that are not searched for; an empty list if all are."""
         if not self.is_full:
             return []
         return ["the erased texts are too many: quotes of the last ones were not searched for"]

@@ -320,7 +320,7 @@ def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iter
 
 
 def _find_problem(entry: Entry) -> str | None:
-    """Return what is wrong with the content of an entry, or None."""
+    """Return a description of the fault in the content of an entry, or None."""
     if entry.salt is not None:
         nonce = entry.id.rsplit("_", 1)[-1]
         is_same = digest_draft(entry, nonce, entry.salt) == entry.digest

@@ -70,7 +70,7 @@ class Row:
     #: False once its content was erased or has expired.
     has_content: bool = True
     #: Digests of its earlier wordings, if the newest edit is a correction.
-    corrected: tuple[bytes, ...] = ()
+    earlier_wordings: tuple[bytes, ...] = ()
 
 
 def digest_text(text: str) -> bytes:
@@ -289,5 +289,8 @@ def _row_of_edit(edit: Entry, original: Row, edits: Sequence[Entry]) -> Row:
     row.version, row.original_id, row.key = original.version, original.original_id, original.key
     if LISTED not in edit.data:
         earlier_edits = [earlier for earlier in edits if earlier.version < edit.version]
-        row.corrected = (original.wording, *[_row_of_entry(earlier).wording for earlier in earlier_edits])
+        row.earlier_wordings = (
+            original.wording,
+            *[_row_of_entry(earlier).wording for earlier in earlier_edits],
+        )
     return row

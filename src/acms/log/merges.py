@@ -91,7 +91,7 @@ class MergeConflict:
 
     #: Subject of the conflict: a message, a tool group, a fact, or the message under a caller's key.
     kind: Literal["message", "tool_group", "fact", "key"]
-    #: What each side did, in the terms of git; the entries of a side that deleted are empty.
+    #: The change of each side, in the terms of git; the entries of a side that deleted are empty.
     type: Literal["modify/modify", "modify/delete", "add/add"]
     #: The id of the message or the group, the key, or the address of the fact as "subject / attribute".
     subject: str

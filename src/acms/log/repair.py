@@ -68,7 +68,10 @@ def repair_characters(value: Any) -> Any:
 
 
 def message_as_json_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a message that cannot be parsed as one whose text is its JSON; it is external without a valid role."""
+    """Return a message whose text is the JSON of a message that cannot be parsed.
+
+    Without a valid role it becomes external text of the user.
+    """
     fields, role = dict(message), message.get("role")
     own_fields = {name: fields.pop(name) for name in OWN_FIELDS if fields.get(name) is not None}
     text = json.dumps(fields, ensure_ascii=False, default=repr)

@@ -325,8 +325,8 @@ def validate_integer(value: object, field: str, *, minimum: int = 0, maximum: in
     return value
 
 
-def validate_place(value: object, field: str) -> int | str:
-    """Return the version or the tag that names a place of a log."""
+def validate_version_or_tag(value: object, field: str) -> int | str:
+    """Return a version, as a number, or the name of a tag."""
     return validate_name(value, field) if isinstance(value, str) else validate_integer(value, field)
 
 
@@ -515,9 +515,9 @@ _SENDERS: Mapping[type[Part], Role] = {
 
 
 MESSAGE_CONTENT = ("role", "content", "parts", "tool_calls", "tool_call_id")
-"""Fields of a message that a caller gives: what was said, and by which role."""
+"""Fields of a message that hold its role and its content."""
 MESSAGE_ATTRIBUTES = ("markers", "actor_id", "metadata", "created_at", "origin", "privacy")
-"""What a caller says about it; every interface takes these fields, and derives its lists from this one."""
+"""Fields that describe a message; every interface accepts these fields, and derives its lists from this one."""
 MESSAGE_KEYS = ("key", "idempotency_key")
 """Two names of the key that prevents a message from being stored twice."""
 UNKNOWN_CALL = "unknown"
@@ -547,7 +547,7 @@ def build_message_parts(
                 field="content",
                 options=("give a text, tool_calls, tool_call_id or parts",),
             )
-        # What a tool returned is never the user's own words, not even if nobody says which call it answers.
+        # The output of a tool is never text of the user, even if the call that it answers is not named.
         return ((ToolResult(UNKNOWN_CALL, content),) if role is Role.TOOL else ()), content
     parts: list[Part] = []
     if tool_call_id is not None:

@@ -29,7 +29,7 @@ _version = attrgetter("version")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """How a cache is doing, counted in entries."""
+    """Statistics of a cache, counted in entries."""
 
     hits: int
     misses: int

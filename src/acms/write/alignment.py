@@ -121,7 +121,7 @@ def _is_changed(item: Item, row: Row, *, restore: bool, may_be_edit: bool) -> bo
         return False
     if not row.is_live:
         return restore
-    if item.wording in row.corrected:  # the list is older than the correction
+    if item.wording in row.earlier_wordings:  # the list is older than the correction
         return False
     if may_be_edit and item.wording != row.wording:
         return True
@@ -301,7 +301,10 @@ class _Matching:
         return rows
 
     def _match_new_key(self, index: int, row_index: int | None) -> None:
-        """Match an item under a new key with a row of the same wording, unless its key means a new message."""
+        """Match an item with a row of the same wording, current or earlier, although the log does not know its key.
+
+        If the log knows keys of its role, an unknown key means a new message, except before a message with a known key.
+        """
         if row_index is None or row_index in self._matched_rows:
             return
         if index >= len(self.items) or self.rows_of_items[index] is not None:
@@ -311,7 +314,7 @@ class _Matching:
         is_new_message = item.role in self.roles_with_known_keys and not is_before_known_key
         if item.key is None or is_new_message:
             return
-        if item.wording == row.wording or item.wording in row.corrected:
+        if item.wording == row.wording or item.wording in row.earlier_wordings:
             self._match(index, row_index)
 
     def _match_trimmed_list(self, rows: Sequence[int]) -> None:
@@ -486,7 +489,7 @@ def _count_leading(roles: Iterable[Role | None]) -> int:
 
 def _matching_wording(row: Row, wordings: Set[bytes]) -> bytes:
     """Return the wording of a row that the list has: its current one, or one from before a correction."""
-    for wording in (row.wording, *row.corrected):
+    for wording in (row.wording, *row.earlier_wordings):
         if wording in wordings:
             return wording
     return row.wording

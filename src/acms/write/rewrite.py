@@ -57,7 +57,10 @@ async def retract_by_id(
 async def _find_group(
     storage: StorageBackend, context: str, target: Entry, edit: Entry | None, *, alone: bool
 ) -> tuple[tuple[Span, ...], list[Entry]]:
-    """Return the spans to retract with an entry and its edit, and their entries: with the rest of its tool group."""
+    """Return the spans and the entries to retract: an entry, its edit, and the other messages of its tool group.
+
+    With `alone` the other messages of the group stay.
+    """
     members = [target]
     is_grouped = target.group is not None or (edit is not None and edit.group is not None)
     if is_grouped and not alone and not target.replaces:
@@ -174,7 +177,7 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
         by_version = {entry.version: entry for entry in replacements.replacing}
         replacement = replacements.replaced_by(last)
         if replacement is not None:
-            if await is_undone_by(shared, record, by_version[replacement]):
+            if await complete_earlier_undo(shared, record, by_version[replacement]):
                 return replacement
             raise superseded_error(last, replacement)
         for version in range(first, last):
@@ -212,10 +215,10 @@ async def refuse_expired(
                     )
 
 
-async def is_undone_by(shared: SharedSession, entry: Entry, later: Entry) -> bool:
-    """Return whether a later entry undoes an entry; if so, repeat the profile update of the undo.
+async def complete_earlier_undo(shared: SharedSession, entry: Entry, later: Entry) -> bool:
+    """If a later entry undoes this one, repeat its update of the profile; return whether it does.
 
-    The update may have been interrupted after the undo was stored.
+    The first attempt may have been interrupted after it stored the undo.
     """
     is_undo = later.kind is Kind.RETRACTION and later.data.get("reason") == UNDO
     if not is_undo or later.sources != (entry.id,):

@@ -224,7 +224,7 @@ def _read_branched_conversations(source: Source) -> dict[str, _Tree]:
 
 
 def _is_prompt(line: Record) -> bool:
-    """Return whether a line is what the user wrote, and not the results of calls."""
+    """Return whether a line was written by the user; results of calls are lines of the user too."""
     if line.get("type") != "user" or _reason_to_skip(line):
         return False
     return not _has_only_results(record_at(line, "message"))

@@ -31,7 +31,7 @@ class Fork(NamedTuple):
     conversation: str
     #: Key of the last message that both share, or None when they share none.
     key: str | None
-    #: What the program calls the first message of the branch.
+    #: The id that the program gives to the first message of the branch.
     first: str
 
 
@@ -39,9 +39,9 @@ class Fork(NamedTuple):
 class Conversation:
     """A conversation of a file, or a piece of one: it becomes a session."""
 
-    #: What the product calls it, the same in every export. Empty where the file does not name it.
+    #: Its id in the product, the same in every export; empty if the file has none.
     id: str
-    #: Empty where it has none.
+    #: Empty if it has none.
     title: str = ""
     #: Its messages, oldest first, each with its key.
     messages: Sequence[Turn] = ()
@@ -52,7 +52,7 @@ class Conversation:
 
     @property
     def ending(self) -> str:
-        """What the session's name ends with: a title may change, an id does not."""
+        """The end of the session's name, from the id: a title may change, an id does not."""
         return self.id[:8]
 
     @property

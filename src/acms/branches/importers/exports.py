@@ -31,10 +31,10 @@ _APPLICATION_ID = slice(68, 72)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What a file holds."""
+    """The conversations of a file."""
 
     format: str
-    #: Those with content. One of the format "chat" has an empty id: the file does not name it.
+    #: Conversations without content are left out. In the format "chat" the id is empty: the file does not name it.
     conversations: Sequence[Conversation]
     #: Number of records that were read and not imported, by reason.
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -55,7 +55,7 @@ class Import:
         self.format = format
         #: Whether every conversation comes in one piece, with all that the program has of it.
         self.whole = whole
-        #: What the last reading passed over, by reason.
+        #: Number of records that the last reading skipped, by reason.
         self.skipped = Counter[str]()
         self._read = read
         self._trust = trust

@@ -46,7 +46,7 @@ class _Location(NamedTuple):
 
 
 class _Session:
-    """What a first pass finds in a session file: no message, only where the messages are."""
+    """The positions of the messages in a session file, which the first pass finds."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -179,7 +179,7 @@ def _translate_message(message: Record, key: str) -> list[Turn]:
 
 
 def _read_output(call: Record) -> Json:
-    """Return what a tool answered: its function responses, or what the user saw of it."""
+    """Return the output of a tool: its function responses, or else the text shown to the user."""
     result = call.get("result")
     texts: list[str] = []
     for part in result if isinstance(result, list) else [result]:

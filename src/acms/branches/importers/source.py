@@ -33,7 +33,7 @@ class Source:
         users: Callable[[], Json] = lambda: None,
     ) -> None:
         self._open = opener
-        #: What errors call it.
+        #: Its name in errors.
         self.name = name
         #: Where it is in the folder or archive that is imported, with forward slashes.
         self.path = PurePosixPath(path or name)

@@ -126,7 +126,7 @@ def _parse_version(text: str) -> tuple[int, ...]:
 
 
 async def _describe_missing_pgvector(connection: Connection) -> str | None:
-    """Return what the server lacks for vectors; raise if a pgvector that is in use is too old."""
+    """Return the requirement for vectors that the server does not meet; raise if its pgvector in use is too old."""
     oldest = ".".join(map(str, OLDEST_VECTOR))
     row = await (await connection.execute(_PGVECTOR_VERSIONS)).fetchone()
     installed, available = row or (None, None)

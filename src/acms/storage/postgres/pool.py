@@ -428,7 +428,10 @@ def _classify_error(error: psycopg.Error, was_connected: bool) -> tuple[bool, bo
 
 
 def _is_permanent_refusal(error: psycopg.Error) -> bool:
-    """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
+    """Return whether a retry is useless: an option of the address is invalid, or every server refused the login.
+
+    A server refuses a login for its user, its password or its database.
+    """
     message = str(error)
     if _INVALID_OPTION.search(message):
         return True

@@ -58,7 +58,7 @@ from acms.storage.sessions import read_session_page
 
 
 class _Outgoing(NamedTuple):
-    """What gathers in one event loop before it is sent."""
+    """The writers of one event loop, which gather work before it is sent."""
 
     appender: Appender
     derived: DerivedRows
@@ -131,7 +131,7 @@ class PostgresStorage:
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledged append survives: read from the server when the handle is opened."""
+        """The failures that an acknowledged append survives: read from the server when the handle is opened."""
         return self._db.durability
 
     def for_tenant(self, tenant: str) -> PostgresStorage:

@@ -1,4 +1,4 @@
-"""What a SQLite database in a file and one in memory share: connections, transactions, and their errors as ours."""
+"""The common parts of a SQLite database in a file and one in memory: connections, transactions, translated errors."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class FileEraser:
     # ── search for residue ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still found of erased entries: keys, derived rows, stored values, bytes of the file.
+        """Return the remains of erased entries: keys, derived rows, stored values, bytes of the file.
 
         If a text is still in the file's bytes, the file is rewritten and searched once more.
         """

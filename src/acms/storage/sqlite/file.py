@@ -62,14 +62,14 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True)
 class _Opened:
-    """What exists while the file is open, for all event loops."""
+    """The state of an open file, shared by all event loops."""
 
     pid: int
     writer: apsw.Connection
     identity: tuple[int, int] | None
     #: None when nothing may be written.
     queue: WriteQueue | None
-    #: What each event loop has of it.
+    #: The port of each event loop.
     ports: PerLoop[Port]
 
 
