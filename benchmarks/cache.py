@@ -47,7 +47,7 @@ from acms.codecs import OpenAIChat
 from acms.errors import ValidationError
 from acms.plan.prefix_cache import SLACK
 from acms.prompt import steps
-from acms_eval.datasets import Conversation, read
+from acms_eval.datasets import Conversation, read_conversations
 
 PRICES = {
     "read 0.1, write 1": Prices(),
@@ -120,7 +120,7 @@ def logs(options: argparse.Namespace) -> Iterator[tuple[str, Log]]:
             yield style, agent_log(style, options.seed, turns=options.turns)
         return
     try:
-        conversations = list(read(options.log))
+        conversations = list(read_conversations(options.log))
     except ValidationError:
         said = [{key: one for key, one in turn.items() if key != "key"} for turn in read_chat(options.log)]
         yield options.log.name, cut(said, (), options.turns)

@@ -274,7 +274,7 @@ def summary(found: Sequence[Row]) -> str:
 
 def chart(found: Sequence[Row]) -> str:
     """Return the frontier as SVG: evidence against tokens paid, means over sets and frames, a line for each system."""
-    from acms_eval.charts import Axis, Chart, Point, Series, svg
+    from acms_eval.charts import Axis, Chart, Point, Series, draw_svg
 
     points: dict[str, list[Point]] = {}
     for system, budget in dict.fromkeys((one.system, one.budget) for one in found):
@@ -283,7 +283,7 @@ def chart(found: Sequence[Row]) -> str:
         paid, evidence = fmean(one.paid[0] for one in some), fmean(one.evidence for one in some)
         points.setdefault(system, []).append(Point(x=paid, y=evidence, label=label))
     names = sorted(points, key=[one.name for one in SYSTEMS].index)
-    return svg(
+    return draw_svg(
         Chart(
             name="request-frontier",
             title="Evidence in a request, and what it costs",

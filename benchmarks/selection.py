@@ -48,7 +48,7 @@ from acms.errors import ACMSError
 from acms.providers.tokens import default_counter
 from acms.text.tokenizer import find_sentence_spans
 from acms_eval import Conversation, load
-from acms_eval.retrieval import budgets
+from acms_eval.retrieval import budgets_of_dataset
 
 EVERYTHING = 1_000_000
 """The budget of a recall whose whole ranking is wanted."""
@@ -353,13 +353,13 @@ async def evidence(conversations: Sequence[Conversation], every: int) -> dict[st
             for kind in KINDS:
                 those = of_kind(kind, candidates)
                 for profile in PROFILES:
-                    for budget in budgets(conversation.dataset):
+                    for budget in budgets_of_dataset(conversation.dataset):
                         chosen = select_fragments(
                             those, gaze=gaze, tokens_max=budget, now=now, count=count, profile=profile
                         )
                         for name, value in figures(chosen, gold, texts, count).items():
                             sums[conversation.dataset, kind, profile, budget, name].append(value)
-            for budget in budgets(conversation.dataset):
+            for budget in budgets_of_dataset(conversation.dataset):
                 chosen = by_relevance(candidates, budget, count)
                 found_full = figures(chosen, gold, texts, count)["full"]
                 sums[conversation.dataset, KINDS[-1], "relevance", budget, "full"].append(found_full)

@@ -18,7 +18,7 @@ from acms import ProviderError, ValidationError
 from acms.providers import BPETokenCounter
 from acms_eval import Conversation, Question, Said, exact_match, token_f1
 from acms_eval.agent_days import Day, count_days, load_days, run_day
-from acms_eval.answers import Row, answer_questions, choose_questions, compare_rows, instruction
+from acms_eval.answers import Row, answer_questions, choose_questions, compare_rows, load_instruction
 from acms_eval.cached import CachedEndpoint
 from tests.providers.server import Behave, ModelServer
 
@@ -102,7 +102,7 @@ async def test_every_memory_is_asked_the_same_within_its_budget(server: ModelSer
     counter = BPETokenCounter("cl100k_base")
     for call in server.calls:
         messages = call.body["messages"]
-        assert messages[0]["content"] == instruction()
+        assert messages[0]["content"] == load_instruction()
         question = messages[-1]["content"].rpartition("\n")[2]
         assert question in {one.question for one in found}
         shown = sum(counter.count(message["content"]) for message in messages[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from acms_eval.cascades import Tier, cascades, changed_premises
+from acms_eval.cascades import Tier, changed_premises, measure_cascades
 
 
 def test_a_conversation_says_what_follows_before_what_it_follows_from_changes() -> None:
@@ -18,7 +18,7 @@ def test_a_conversation_says_what_follows_before_what_it_follows_from_changes() 
 
 @pytest.mark.parametrize("tier", ["offline", "perfect"])
 async def test_most_of_what_followed_is_flagged_and_none_of_it_is_shown_as_certain(tier: Tier) -> None:
-    (row,) = await cascades(tiers=[tier], seeds=range(3))
+    (row,) = await measure_cascades(tiers=[tier], seeds=range(3))
     assert (row.dependants, row.orphans, row.shown) == (6, 6, 1.0)
     assert row.flagged >= 0.5
     assert row.flagged_orphans >= 0.5

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms_eval.charts import STYLE, Axis, Chart, Point, Series, cells, svg, written
+from acms_eval.charts import STYLE, Axis, Chart, Point, Series, draw_svg, format_figure, tabulate_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHARE = Axis(label="hit rate", unit="share")
@@ -34,8 +34,8 @@ def row_series(name: str, *points: tuple[str, float | None]) -> Series:
 
 def draw_chart(one: Chart, *, alone: bool = True) -> ElementTree.Element:
     """Parse a drawn chart, and check the properties of every chart."""
-    text = svg(one, alone=alone)
-    assert svg(one, alone=alone) == text
+    text = draw_svg(one, alone=alone)
+    assert draw_svg(one, alone=alone) == text
     root = ElementTree.fromstring(text)
     assert root.tag == f"{SVG}svg"
     assert not re.search(r"\b(nan|inf|None)\b", re.sub(r">[^<]*<", "><", text))
@@ -184,7 +184,7 @@ def test_an_interval_is_a_whisker_through_its_mark() -> None:
     assert low[0] < x < high[0]
     assert low[1] == high[1] == y
     assert mark_titles(root) == ["acms, LoCoMo: 70.0 % (60.0 % to 80.0 %)"]
-    assert cells(make_chart(series, kind="rows"))[1] == [["LoCoMo", "70.0 % (60.0 % to 80.0 %)"]]
+    assert tabulate_chart(make_chart(series, kind="rows"))[1] == [["LoCoMo", "70.0 % (60.0 % to 80.0 %)"]]
 
 
 def test_two_series_of_rows_are_joined_row_by_row() -> None:
@@ -202,7 +202,7 @@ def test_the_strong_point_of_a_series_stands_out() -> None:
     one = make_chart(series, kind="points", x=Axis(label="precision", unit="share"))
     faint = ["opacity" in colour_of_mark(mark) for mark in data_marks(draw_chart(one))]
     assert faint == [False, True]
-    assert cells(one) == (
+    assert tabulate_chart(one) == (
         ["of", "what", "precision", "hit rate"],
         [["acms", "mean", "50.0 %", "90.0 %"], ["acms", "easy", "40.0 %", "100.0 %"]],
     )
@@ -235,7 +235,7 @@ def test_whatever_is_drawn_is_well_formed(
         series=tuple(data.draw(st.lists(series, max_size=10))),
     )  # fmt: skip
     draw_chart(one)
-    heads, found = cells(one)
+    heads, found = tabulate_chart(one)
     assert all(len(row) == len(heads) for row in found)
 
 
@@ -245,15 +245,15 @@ def test_words_cannot_leave_their_place() -> None:
         make_chart(line_series(name, (1, 0.5)), line_series("b", (1, 0.4)), title=name, text=name)
     )
     assert not list(root.iter(f"{SVG}script"))
-    assert "\x1b" not in svg(make_chart(line_series(name, (1, 0.5))))
+    assert "\x1b" not in draw_svg(make_chart(line_series(name, (1, 0.5))))
 
 
 def test_a_chart_alone_carries_its_look_and_one_on_a_page_does_not() -> None:
     one = make_chart(line_series("acms", (1, 0.5)))
-    assert STYLE in svg(one)
+    assert STYLE in draw_svg(one)
     assert "prefers-color-scheme:dark" in STYLE
-    assert "<style" not in svg(one, alone=False)
-    light = set(re.findall(r"(?:fill|stroke): (#\w+)", svg(one, alone=False)))
+    assert "<style" not in draw_svg(one, alone=False)
+    light = set(re.findall(r"(?:fill|stroke): (#\w+)", draw_svg(one, alone=False)))
     assert light
     assert all(f'"fill: {colour}"' in STYLE for colour in light), "each has a colour for the dark"
 
@@ -281,7 +281,7 @@ def test_two_series_of_one_style_differ_by_their_dashes() -> None:
 
 def test_the_table_of_lines_has_a_row_for_each_x() -> None:
     one = make_chart(line_series("acms", (1000, 0.5), (50, 1.0)), line_series("BM25", (50, None)))
-    assert cells(one) == (
+    assert tabulate_chart(one) == (
         ["messages", "acms", "BM25"],
         [["50", "100.0 %", "–"], ["1,000", "50.0 %", "–"]],
     )
@@ -301,4 +301,4 @@ def test_the_table_of_lines_has_a_row_for_each_x() -> None:
     ],
 )
 def test_figures_are_written_as_they_are_read(value: float | None, unit: Any, expected: str) -> None:
-    assert written(value, unit) == expected
+    assert format_figure(value, unit) == expected

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from acms.cli.commands import app
 from acms_eval import SCENARIOS
-from acms_eval.cli import _fitting
+from acms_eval.cli import _split_columns
 from acms_eval.report import Table
 from tests.providers.server import Behave, ModelServer
 
@@ -263,10 +263,10 @@ def test_a_table_that_is_too_wide_for_a_terminal_is_shown_in_blocks() -> None:
     table = Table(
         title="", heads=("", "one", "two", "three"), rows=(("acms", "100.0", "50.0 [40.0, 60.0]", "1"),)
     )
-    assert _fitting(table, None) == [[0, 1, 2, 3]]
-    assert _fitting(table, 80) == [[0, 1, 2, 3]]
-    assert _fitting(table, 38) == [[0, 1, 2], [0, 3]]
-    assert _fitting(table, 10) == [[0, 1], [0, 2], [0, 3]]
+    assert _split_columns(table, None) == [[0, 1, 2, 3]]
+    assert _split_columns(table, 80) == [[0, 1, 2, 3]]
+    assert _split_columns(table, 38) == [[0, 1, 2], [0, 3]]
+    assert _split_columns(table, 10) == [[0, 1], [0, 2], [0, 3]]
 
 
 # ── a judge ─────────────────────────────────────────────────────────────────────────────────────────────────────────

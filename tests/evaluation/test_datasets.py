@@ -12,7 +12,7 @@ import pytest
 
 from acms import ValidationError
 from acms_eval import Conversation, load
-from acms_eval.datasets import read
+from acms_eval.datasets import read_conversations
 
 LOCOMO: dict[str, Any] = {
     "sample_id": "pair-1",
@@ -295,7 +295,7 @@ def test_a_long_list_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.
     for size in (1, 7, 100):
         monkeypatch.setattr("acms_eval.datasets._BLOCK", size)
         assert load(path) == whole
-    reading = read(path)
+    reading = read_conversations(path)
     assert next(reading) == whole[0]
     reading.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from acms_eval import SCENARIOS, WEIGHTS, Phrases, Report, composite, phrases, run
 from acms_eval.peers import systems
-from acms_eval.sweeps import distances
+from acms_eval.sweeps import sweep_distances
 
 COMPOSITE_AT_500 = 0.95
 COMPOSITE_OF_FESTIVAL = 0.95
@@ -67,7 +67,7 @@ async def test_what_is_no_longer_so_is_never_recalled_without_what_is(words: Pat
 )
 async def test_a_marked_decision_is_recalled_however_much_is_said_about_its_topic(words: Path | None) -> None:
     found, _ = systems(names=["acms"])
-    rows = await distances(
+    rows = await sweep_distances(
         found, values=(10, 100, 300, 1000), noises=(0.5,), seeds=range(6), phrases=phrases(words)
     )
     assert min(row.hit for row in rows) >= 0.8

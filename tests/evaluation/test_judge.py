@@ -12,7 +12,7 @@ import pytest
 from acms import ConfigurationError, ProviderError, RetryConfig
 from acms.providers import Endpoint
 from acms_eval import Recalled
-from acms_eval.judge import Answer, Judge, rating
+from acms_eval.judge import Answer, Judge, parse_rating
 from tests.providers.server import Behave, ModelServer
 
 ONCE = RetryConfig(max_attempts=1)
@@ -121,7 +121,7 @@ async def test_a_model_can_answer_from_what_was_recalled(server: ModelServer) ->
     ],
 )
 def test_only_one_object_with_one_of_three_ratings_is_a_rating(said: str, expected: float | None) -> None:
-    assert rating(said) == expected
+    assert parse_rating(said) == expected
 
 
 async def test_garbage_is_counted_and_left_out_of_the_mean(server: ModelServer) -> None:

@@ -27,7 +27,7 @@ from acms_eval import (
     measure,
     systems,
 )
-from acms_eval.baselines import stems
+from acms_eval.baselines import stem_text
 from acms_eval.peers import open_gleanr
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -53,7 +53,7 @@ class Bag:
         self.asked += texts
         found = np.zeros((len(texts), self.dimension))
         for row, text in enumerate(texts):
-            for stem in stems(text):
+            for stem in stem_text(text):
                 found[row, crc32(stem.encode()) % self.dimension] += 1
         return found.tolist()
 
@@ -102,12 +102,12 @@ async def test_the_newest_are_shown_oldest_first_and_ranked_newest_first() -> No
 
 def textbook_bm25(question: str, texts: Sequence[str]) -> list[float]:
     """BM25 as the formula stands, message by message."""
-    counts = [list(stems(text)) for text in texts]
+    counts = [list(stem_text(text)) for text in texts]
     average = sum(map(len, counts)) / len(counts)
     scores: list[float] = []
     for count in counts:
         score = 0.0
-        for term in set(stems(question)):
+        for term in set(stem_text(question)):
             having = sum(term in other for other in counts)
             times = count.count(term)
             weight = np.log(1 + (len(counts) - having + 0.5) / (having + 0.5))

@@ -12,7 +12,7 @@ import pytest
 
 from acms import ValidationError
 from acms_eval.charts import Axis, Chart, Point, Series
-from acms_eval.deliverables import FULL, QUICK, Sizes, deliverables
+from acms_eval.deliverables import FULL, QUICK, Sizes, measure_deliverables
 from acms_eval.report import Document, Section, Table
 from acms_eval.suite import line_up
 
@@ -196,7 +196,7 @@ def test_a_report_without_times_and_without_anything_left_out_is_one_too() -> No
 
 async def test_a_report_has_the_seven_figures() -> None:
     steps: list[tuple[str, int, int]] = []
-    made = await deliverables(
+    made = await measure_deliverables(
         line_up(names=("acms", "bm25")),
         sizes=TINY,
         seed=3,
@@ -225,7 +225,8 @@ async def test_a_report_is_the_same_in_every_run_and_another_with_another_seed(
 ) -> None:
     """Figures of ACMS are the same each time: test_sweeps.py and test_cli.py."""
     one, same, other = [
-        without_times(await deliverables(line_up(names=names), sizes=TINY, seed=seed)) for seed in (0, 0, 1)
+        without_times(await measure_deliverables(line_up(names=names), sizes=TINY, seed=seed))
+        for seed in (0, 0, 1)
     ]
     assert one == same
     assert one != other

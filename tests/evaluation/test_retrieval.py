@@ -14,14 +14,14 @@ from acms import ProviderError, ValidationError
 from acms.providers import BPETokenCounter
 from acms_eval import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
 from acms_eval.retrieval import (
-    Asked,
     DataSize,
     Progress,
-    auc,
-    budgets,
-    headline,
+    QuestionFigures,
+    budgets_of_dataset,
+    compute_auc,
+    headline_figures,
+    rank_messages,
     ranked_figures,
-    ranking,
     recall_figures,
 )
 
@@ -165,16 +165,16 @@ def test_a_rank_is_the_score_of_a_message_that_was_recalled() -> None:
         Recalled(text="same as b", score=0.2, index=0),
         Recalled(text="now", score=0.0, index=3, current=True),
     ]
-    assert ranking(items) == [2, 1, 0]
-    assert ranking([]) == []
+    assert rank_messages(items) == [2, 1, 0]
+    assert rank_messages([]) == []
 
 
 def test_budgets_follow_the_length_of_messages() -> None:
     for short in ("LoCoMo", "REALTALK", "Vehicle", "MemSim"):
-        assert budgets(short) == (500, 1000, 2000, 4000)
-        assert "B1k" in headline(short)
-    assert budgets("BEAM-1M") == budgets("LongMemEval") == (2000, 4000, 8000, 16000)
-    assert {"B4k", "B16k"} <= set(headline("BEAM-1M"))
+        assert budgets_of_dataset(short) == (500, 1000, 2000, 4000)
+        assert "B1k" in headline_figures(short)
+    assert budgets_of_dataset("BEAM-1M") == budgets_of_dataset("LongMemEval") == (2000, 4000, 8000, 16000)
+    assert {"B4k", "B16k"} <= set(headline_figures("BEAM-1M"))
 
 
 async def test_a_system_is_told_all_rests_and_is_asked_within_every_budget() -> None:
@@ -282,9 +282,11 @@ async def test_a_system_of_others_that_fails_is_left_out_and_the_rest_goes_on() 
     assert "too long" in report.left_out["bad"]
 
 
-def rows_of_shares(dataset: str, system: str, shares: Sequence[float], conversations: int) -> list[Asked]:
+def rows_of_shares(
+    dataset: str, system: str, shares: Sequence[float], conversations: int
+) -> list[QuestionFigures]:
     return [
-        Asked(
+        QuestionFigures(
             system=system,
             dataset=dataset,
             conversation=str(place % conversations),
@@ -336,12 +338,12 @@ def test_a_margin_that_holds_elsewhere_has_an_interval_that_reaches_zero() -> No
     ],
 )
 def test_auc_counts_pairs(answerable: list[float], unanswerable: list[float], expected: float) -> None:
-    assert auc(answerable, unanswerable) == expected
+    assert compute_auc(answerable, unanswerable) == expected
 
 
 def test_abstention_by_hand() -> None:
     asked = [
-        Asked(
+        QuestionFigures(
             system="s",
             dataset="d",
             conversation="c",
@@ -390,4 +392,4 @@ def test_figures_need_gold_and_auc_needs_both_kinds() -> None:
     with pytest.raises(ValidationError):
         ranked_figures([1], frozenset())
     with pytest.raises(ValidationError):
-        auc([0.5], [])
+        compute_auc([0.5], [])

@@ -13,7 +13,7 @@ import pytest
 
 from acms import ValidationError
 from acms_eval import SCENARIOS, Scenario, phrases
-from acms_eval.topics import SHIPPED, drawn
+from acms_eval.topics import SHIPPED, phrases_of_seed
 
 Document = dict[str, Any]
 
@@ -83,8 +83,12 @@ def test_the_list_that_comes_along_is_read_once_and_as_any_other(tmp_path: Path)
 def test_seeds_take_turns_with_lists_that_have_no_value_in_common() -> None:
     lists = [phrases(name) for name in SHIPPED]
     assert [one.name for one in lists] == list(SHIPPED)
-    assert [drawn(lists, seed) for seed in range(4)] == [*lists, lists[0]]
-    assert (drawn(lists[1], 0), drawn((), 3), drawn(None, 3)) == (lists[1], None, None)
+    assert [phrases_of_seed(lists, seed) for seed in range(4)] == [*lists, lists[0]]
+    assert (phrases_of_seed(lists[1], 0), phrases_of_seed((), 3), phrases_of_seed(None, 3)) == (
+        lists[1],
+        None,
+        None,
+    )
     for one in lists:
         for name, builder in SCENARIOS.items():
             assert builder(turns=100, seed=2, phrases=one).words == one.name, name

@@ -16,7 +16,7 @@ from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
 from acms.storage import MemoryStorage
 from acms_eval import corrections, run
-from acms_eval.datasets import read
+from acms_eval.datasets import read_conversations
 from tests.support.talk import ingest_texts, session_on
 
 
@@ -430,7 +430,7 @@ async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.Monk
 
 async def test_chatter_between_people_gives_few_facts(data_dir: Path) -> None:
     turns = facts = 0
-    for conversation in read(data_dir / "locomo-dev"):
+    for conversation in read_conversations(data_dir / "locomo-dev"):
         said = [make_turn(n, one.text, speaker=one.speaker) for n, one in enumerate(conversation.said, 1)]
         turns += len(said)
         facts += len(await reflect_on(said))

@@ -12,15 +12,15 @@ from acms.providers.http import Endpoint
 from acms_eval import sections
 from acms_eval.agent_days import DayTurn, count_days, load_days, run_day
 from acms_eval.answers import (
-    Answered,
     Progress,
     Row,
+    RowAnswer,
     SceneAnswer,
     answer_questions,
     answer_scenes,
     choose_questions,
     compare_rows,
-    scenes,
+    write_correction_scenes,
 )
 from acms_eval.bootstrap import Interval
 from acms_eval.datasets import Conversation
@@ -38,7 +38,7 @@ _VERDICTS = ("current", "both", "outdated", "neither")
 class AnswerReport:
     """What a model answered; a part that was not run is empty."""
 
-    answers: Sequence[Answered] = ()
+    answers: Sequence[RowAnswer] = ()
     scenes: Sequence[SceneAnswer] = ()
     turns: Sequence[DayTurn] = ()
     #: The judge's verdicts on the answers to the questions, by row.
@@ -70,7 +70,7 @@ class AnswerReport:
         if self.turns:
             tables.append(self._day_section())
         if self.judgements:
-            tables.append(sections.judged(self.judgements))
+            tables.append(sections.judge_section(self.judgements))
         return tuple(tables)
 
     def _question_section(self) -> Section:
@@ -129,7 +129,7 @@ async def measure_answers(
 
     `judge_model`, of the same server, rates the answers to the questions (E4.3).
     """
-    answers: list[Answered] = []
+    answers: list[RowAnswer] = []
     corrected: list[SceneAnswer] = []
     turns: list[DayTurn] = []
     if "questions" in parts:
@@ -139,7 +139,12 @@ async def measure_answers(
         )
     if "corrections" in parts:
         corrected = await answer_scenes(
-            endpoint, model, scenes(), budget=budget, max_tokens=max_tokens, progress=progress
+            endpoint,
+            model,
+            write_correction_scenes(),
+            budget=budget,
+            max_tokens=max_tokens,
+            progress=progress,
         )
     if "days" in parts:
         for day in load_days():
@@ -151,7 +156,7 @@ async def measure_answers(
 
 
 async def _judge_answers(
-    judge: Judge, answers: Sequence[Answered], progress: Progress | None
+    judge: Judge, answers: Sequence[RowAnswer], progress: Progress | None
 ) -> dict[str, Judgement]:
     judgements: dict[str, Judgement] = {}
     for row in dict.fromkeys(answer.row for answer in answers):

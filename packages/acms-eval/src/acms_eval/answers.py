@@ -34,9 +34,9 @@ from acms_eval.topics import SHIPPED, phrases
 
 __all__ = [
     "SCENES",
-    "Answered",
     "Reply",
     "Row",
+    "RowAnswer",
     "SceneAnswer",
     "answer_questions",
     "answer_scenes",
@@ -45,7 +45,7 @@ __all__ = [
     "complete_chat",
     "judge_correction",
     "scenario_conversation",
-    "scenes",
+    "write_correction_scenes",
 ]
 
 SCENES = 20
@@ -82,7 +82,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class RowAnswer:
     """One question, asked with one memory."""
 
     row: Row
@@ -116,9 +116,9 @@ class SceneAnswer:
 def choose_questions(
     conversations: Sequence[Conversation], count: int, *, seed: int = 0
 ) -> list[tuple[Conversation, list[Question]]]:
-    """Choose questions that have an answer and evidence, as evenly from all conversations as they last.
+    """Choose up to `count` questions that have an answer and evidence, taking turns among the conversations.
 
-    A smaller choice is part of a larger one of the same seed. `ValidationError` when there is no such question.
+    With the same seed a smaller choice is part of a larger one. Raises `ValidationError` if there is no such question.
     """
     unused_questions: list[list[Question]] = []
     for conversation in conversations:
@@ -130,13 +130,19 @@ def choose_questions(
         Random(f"{conversation.name}/{seed}").shuffle(usable)
         unused_questions.append(usable)
     chosen: list[list[Question]] = [[] for _ in conversations]
-    while count > sum(map(len, chosen)) and any(unused_questions):
-        for place, usable in enumerate(unused_questions):
-            if usable and sum(map(len, chosen)) < count:
-                chosen[place].append(usable.pop())
+    remaining = min(count, sum(map(len, unused_questions)))
+    while remaining > 0:
+        for usable, questions in zip(unused_questions, chosen, strict=True):
+            if usable and remaining > 0:
+                questions.append(usable.pop())
+                remaining -= 1
     if not any(chosen):
         raise ValidationError("has no question with an answer and evidence", field="data")
-    return [pair for pair in zip(conversations, chosen, strict=True) if pair[1]]
+    return [
+        (conversation, questions)
+        for conversation, questions in zip(conversations, chosen, strict=True)
+        if questions
+    ]
 
 
 def scenario_conversation(scenario: Scenario) -> Conversation:
@@ -165,13 +171,13 @@ async def answer_questions(
     budget: int = 400,
     max_tokens: int = 32,
     progress: Progress | None = None,
-) -> list[Answered]:
+) -> list[RowAnswer]:
     """Ask every question with every memory, and return the answers.
 
     Questions of one conversation and row follow one another, so that a server reads what they share from its cache.
     """
     request_count = len(rows) * sum(len(questions) for _, questions in chosen)
-    answers: list[Answered] = []
+    answers: list[RowAnswer] = []
     for conversation, questions in chosen:
         async with _open_memories(conversation) as memories:
             for row in rows:
@@ -183,7 +189,7 @@ async def answer_questions(
                         endpoint, model, {"messages": messages}, max_tokens=max_tokens
                     )
                     answers.append(
-                        Answered(
+                        RowAnswer(
                             row=row,
                             conversation=conversation.name,
                             question=question.text,
@@ -197,12 +203,12 @@ async def answer_questions(
     return answers
 
 
-def compare_rows(answers: Sequence[Answered], *, seed: int = 0) -> dict[Row, dict[str, Interval]]:
+def compare_rows(answers: Sequence[RowAnswer], *, seed: int = 0) -> dict[Row, dict[str, Interval]]:
     """Return for every row its exact match, its F1, and its F1 above that of the default prompt, question by question.
 
     Means with 95 % intervals of `acms_eval.bootstrap`. The margin is missing where the default prompt was not asked.
     """
-    by_row: dict[Row, list[Answered]] = {}
+    by_row: dict[Row, list[RowAnswer]] = {}
     for answer in answers:
         by_row.setdefault(answer.row, []).append(answer)
     compared: dict[Row, dict[str, Interval]] = {}
@@ -216,7 +222,7 @@ def compare_rows(answers: Sequence[Answered], *, seed: int = 0) -> dict[Row, dic
             pairs = zip(row_answers, by_row[Row.PROMPT], strict=True)
             values["F1 margin"] = [answer.f1 - prompt.f1 for answer, prompt in pairs]
         compared[row] = {
-            name: bootstrap.interval(figures, clusters, seed=seed) for name, figures in values.items()
+            name: bootstrap.mean_interval(figures, clusters, seed=seed) for name, figures in values.items()
         }
     return compared
 
@@ -224,7 +230,7 @@ def compare_rows(answers: Sequence[Answered], *, seed: int = 0) -> dict[Row, dic
 # ── corrections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def scenes(count: int = SCENES) -> list[tuple[Scenario, Probe]]:
+def write_correction_scenes(count: int = SCENES) -> list[tuple[Scenario, Probe]]:
     """Return corrections and the question about each: half marked as decisions, half said in plain conversation."""
     lists = [phrases(name) for name in SHIPPED]
     marked: list[tuple[Scenario, Probe]] = []
@@ -298,7 +304,7 @@ class _Memories:
         lines = await self._choose_lines(row, question, budget)
         notes = "".join(f"{line}\n" for line in lines)
         return [
-            {"role": "system", "content": instruction()},
+            {"role": "system", "content": load_instruction()},
             {"role": "user", "content": f"{notes}\n{question.text}" if notes else question.text},
         ]
 
@@ -306,7 +312,9 @@ class _Memories:
         if row is Row.NONE:
             return []
         if row is Row.GOLD:
-            return [_dated_line(self.said[place], self.said[place].text) for place in sorted(question.gold)]
+            return [
+                _format_dated_line(self.said[place], self.said[place].text) for place in sorted(question.gold)
+            ]
         if row is Row.RECALL:
             return await self._recall_within(question.text, budget)
         items = await (self.window if row is Row.WINDOW else self.bm25).ask(question.text, budget)
@@ -319,7 +327,9 @@ class _Memories:
         while recall_budget > 0:
             items = await self.acms.ask(question, recall_budget)
             lines = [
-                _dated_line(self.said[item.index], item.text) for item in items if item.index is not None
+                _format_dated_line(self.said[item.index], item.text)
+                for item in items
+                if item.index is not None
             ]
             excess = counter.count("".join(f"{line}\n" for line in lines)) - budget
             if excess <= 0:
@@ -328,12 +338,12 @@ class _Memories:
         return []
 
     async def _write_prompt(self, question: str, budget: int) -> list[Mapping[str, Any]]:
-        # A look at the log as it is: the questions do not follow one another.
+        # A view at the current version: rendering through it stores nothing that the next question could see.
         context = await self.acms.session.context_id()
         assert context is not None
         head = await self.acms.session.storage.head(context)
         session = self.acms.session.at(head.version)
-        prompt = Prompt(OpenAIChat(_COUNTED_AS)).system(instruction())
+        prompt = Prompt(OpenAIChat(_COUNTED_AS)).system(load_instruction())
         without_memory = await prompt.user(question).render()
         rendered = (
             await prompt.history(session)
@@ -353,31 +363,31 @@ async def _open_memories(conversation: Conversation) -> AsyncGenerator[_Memories
         memories = _Memories(conversation.said, MostRecent(), PlainBM25(), acms)
         for message in conversation.said:
             await acms.tell(message)
-            dated = replace(message, speaker=_speaker_and_date(message))
+            dated = replace(message, speaker=_format_speaker_and_date(message))
             await memories.window.tell(dated)
             await memories.bm25.tell(dated)
         await acms.settle()
         yield memories
 
 
-def _speaker_and_date(message: Said) -> str:
+def _format_speaker_and_date(message: Said) -> str:
     return f"{message.speaker or message.role}, {message.created_at:%Y-%m-%d}"
 
 
-def _dated_line(message: Said, text: str) -> str:
-    return f"{_speaker_and_date(message)}: {text}"
+def _format_dated_line(message: Said, text: str) -> str:
+    return f"{_format_speaker_and_date(message)}: {text}"
 
 
 @cache
-def instruction() -> str:
-    """Return what every request begins with."""
+def load_instruction() -> str:
+    """Return the system message of every request."""
     return (files("acms_eval") / "data" / "answering.md").read_text(encoding="utf-8").strip()
 
 
 async def complete_chat(
     endpoint: Endpoint, model: str, payload: Mapping[str, Any], *, max_tokens: int
 ) -> Reply:
-    """Send a request of the chat format, and return the reply; what a model thinks aloud is left out."""
+    """Send a request of the chat format, and return the reply without the model's thinking."""
 
     def read_reply(answer: dict[str, Any]) -> Reply:
         message = answer["choices"][0]["message"]

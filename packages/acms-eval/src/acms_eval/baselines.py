@@ -37,25 +37,25 @@ _STOP = frozenset(
 
 
 @lru_cache(maxsize=1)
-def _stemmer() -> Any:
+def _load_stemmer() -> Any:
     from snowballstemmer import EnglishStemmer
 
     return EnglishStemmer()
 
 
 @lru_cache(maxsize=131_072)
-def _stem(word: str) -> str:
-    stem: str = _stemmer().stemWord(word)
+def _stem_word(word: str) -> str:
+    stem: str = _load_stemmer().stemWord(word)
     return stem
 
 
-def _parts(word: str) -> list[str]:
+def _split_unspaced_word(word: str) -> list[str]:
     if _UNSPACED.search(word) is None or len(word) < 3:
         return [word]
     return [word[start : start + 2] for start in range(len(word) - 1)]
 
 
-def stems(text: str) -> list[str]:
+def stem_text(text: str) -> list[str]:
     """Return the stems of a text without stop words, by Porter2; of all its words when there are no others.
 
     Chinese and Japanese, which put nothing between words, are split into pairs of characters.
@@ -63,8 +63,8 @@ def stems(text: str) -> list[str]:
     ACMS has a tokenizer of its own. This one does not follow its changes: a baseline that improved with what is
     measured would hide the improvement.
     """
-    words = [word_part for word in _WORD.findall(text.lower()) for word_part in _parts(word)]
-    return [_stem(word) for word in words if word not in _STOP] or [_stem(word) for word in words]
+    words = [word_part for word in _WORD.findall(text.lower()) for word_part in _split_unspaced_word(word)]
+    return [_stem_word(word) for word in words if word not in _STOP] or [_stem_word(word) for word in words]
 
 
 class _MessageMemory:
@@ -140,7 +140,7 @@ class PlainBM25(_MessageMemory):
         self._total += self._lengths[-1]
 
     def _terms(self, message: Said) -> list[str]:
-        return stems(message.text)
+        return stem_text(message.text)
 
     async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
         """Return the messages that share a term with the question and fit, best first."""
@@ -152,7 +152,7 @@ class PlainBM25(_MessageMemory):
         average = max(1.0, self._total / max(1, count))
         scores: defaultdict[int, float] = defaultdict(float)
         highest_score = 0.0
-        for stem in dict.fromkeys(stems(question)):
+        for stem in dict.fromkeys(stem_text(question)):
             postings = self._postings.get(stem, ())
             # The 1 keeps the weight of a stem positive that more than half of the messages hold.
             weight = log(1 + (count - len(postings) + 0.5) / (len(postings) + 0.5))
@@ -170,7 +170,7 @@ class WindowBM25(PlainBM25):
     name = "BM25, speaker, ±1"
 
     def _terms(self, message: Said) -> list[str]:
-        return stems(f"{message.speaker or message.role} {message.text}")
+        return stem_text(f"{message.speaker or message.role} {message.text}")
 
     def scores(self, question: str) -> dict[int, float]:
         """Return the score of every message that shares a term with a question, or stands beside one that does."""

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from acms.errors import ValidationError
 
-__all__ = ["Interval", "difference", "interval", "weights"]
+__all__ = ["Interval", "difference_interval", "draw_weights", "mean_interval"]
 
 LEVEL = 0.95
 ROUNDS = 2000
@@ -33,18 +33,18 @@ class Interval:
     count: int
 
 
-def weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS) -> NDArray[np.float64]:
+def draw_weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS) -> NDArray[np.float64]:
     """Return how often each question is drawn in each resample: one row a resample, rows sum to 1.
 
     `clusters` names the conversation of each question. The same clusters, seed and rounds give the same resamples.
     """
     if not clusters:
         raise ValidationError("there is nothing to draw from", field="clusters")
-    return _weights(tuple(clusters), seed, rounds)
+    return _draw_weights(tuple(clusters), seed, rounds)
 
 
 @lru_cache(maxsize=4)  # all figures of the same questions are resampled one after the other
-def _weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[np.float64]:
+def _draw_weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[np.float64]:
     random = np.random.default_rng(seed)
     members: dict[Hashable, list[int]] = {}
     for place, cluster in enumerate(clusters):
@@ -59,43 +59,43 @@ def _weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[
     return drawn_shares
 
 
-def interval(
+def mean_interval(
     values: ArrayLike, clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS
 ) -> Interval:
     """Return the mean of a figure over questions and its 95 % interval.
 
-    For the margin between two systems give the differences, question by question: they cancel what makes a question
-    hard for both.
+    For the margin between two systems give the differences, question by question: a question that is
+    hard for both systems then adds nothing.
     """
-    resamples = weights(clusters, seed=seed, rounds=rounds)
+    resamples = draw_weights(clusters, seed=seed, rounds=rounds)
     figures = np.asarray(values, dtype=np.float64)
     if figures.shape != (len(clusters),):
         raise ValidationError(f"needs {len(clusters)} numbers, one a question", field="values")
-    return _interval(float(figures.mean()), resamples @ figures, len(figures))
+    return _percentile_interval(float(figures.mean()), resamples @ figures, len(figures))
 
 
-def difference(
+def difference_interval(
     first: tuple[ArrayLike, Sequence[Hashable]],
     second: tuple[ArrayLike, Sequence[Hashable]],
     *,
     seed: int = 0,
     rounds: int = ROUNDS,
 ) -> Interval:
-    """Return how much higher the mean of the first is than that of the second, which is other data; 95 % interval.
+    """Return the mean of `first` minus the mean of `second`, two independent sets of questions, with its 95 % interval.
 
-    Each is given as values and clusters, and drawn on its own. `count` is the smaller of the two numbers of questions.
+    Each is (values, clusters), and is resampled by itself. `count` is the smaller number of questions.
     """
     first_values, second_values = (np.asarray(values, dtype=np.float64) for values, _ in (first, second))
-    first_means = weights(first[1], seed=seed, rounds=rounds) @ first_values
-    second_means = weights(second[1], seed=seed + 1, rounds=rounds) @ second_values
-    return _interval(
+    first_means = draw_weights(first[1], seed=seed, rounds=rounds) @ first_values
+    second_means = draw_weights(second[1], seed=seed + 1, rounds=rounds) @ second_values
+    return _percentile_interval(
         float(first_values.mean() - second_values.mean()),
         first_means - second_means,
         min(len(first_values), len(second_values)),
     )
 
 
-def _interval(mean: float, resample_means: NDArray[np.float64], count: int) -> Interval:
+def _percentile_interval(mean: float, resample_means: NDArray[np.float64], count: int) -> Interval:
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(resample_means, [tail, 100 - tail])
     return Interval(mean=mean, low=float(low), high=float(high), count=count)

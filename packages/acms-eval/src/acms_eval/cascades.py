@@ -20,15 +20,15 @@ from acms.storage import open_storage
 from acms_eval.nouns import Probe, Scenario
 from acms_eval.reflectors import PerfectReflector
 from acms_eval.running import CURRENT, Remembering
-from acms_eval.scenarios.writer import Decided, Statement, Writer
+from acms_eval.scenarios.writer import Decision, Statement, Writer
 from acms_eval.sweeps import Words
-from acms_eval.topics import Chain, Phrases, drawn
+from acms_eval.topics import Chain, Phrases, phrases_of_seed
 from acms_eval.topics import phrases as _phrases
 
-__all__ = ["Cascades", "Tier", "cascades", "changed_premises"]
+__all__ = ["Cascades", "Tier", "changed_premises", "measure_cascades"]
 
 Tier = Literal["offline", "perfect"]
-"""Who distils facts: the reflector without a model, or one that makes no mistake and says of none what it rests on."""
+"""The reflector: the one without a model, or a perfect one that names no premises for its facts."""
 
 CHANGES = (
     "Decision: we are switching from {old} to {v}.",
@@ -67,7 +67,7 @@ class Cascades:
 def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return two chains of decisions, the first premise changed later, the second dropped, and others beside them.
 
-    The probes are of what followed, their topic "changed" or "dropped", and of the others, their topic "other".
+    Probes ask about the decisions that followed (topic "changed" or "dropped") and about the others (topic "other").
     """
     writer = Writer.named("changed_premises", turns, seed, phrases or _phrases(), least=60)
     random = writer.random
@@ -78,7 +78,7 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
     statements: list[Statement] = []
     probes: list[Probe] = []
     for chain, (option, _), topic in zip(chains, drawn_options, ("changed", "dropped"), strict=True):
-        statements += [_step(writer, chain, option, step) for step in range(len(option))]
+        statements += [_state_step(writer, chain, option, step) for step in range(len(option))]
         probes += [
             Probe(question=random.choice(chain.questions[step]), expected=(value,), after=0, topic=topic)
             for step, value in enumerate(option)
@@ -94,7 +94,7 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
         _change_premise(chains[1], random.choice(DROPS), dropped_option[0], ""),
     ]
     stated.update(zip(writer.places(2, turns // 4 + 2, turns // 2 - 8), changes, strict=True))
-    bystanders = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
+    bystanders = [Decision(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
     return writer.write(
         f"changed_premises-{turns}-{seed}",
         turns=turns,
@@ -105,19 +105,19 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
     )
 
 
-def _step(writer: Writer, chain: Chain, option: Sequence[str], step: int) -> Statement:
+def _state_step(writer: Writer, chain: Chain, option: Sequence[str], step: int) -> Statement:
     return Statement(
         topic=chain.steps[step],
         text=writer.random.choice(chain.said[step]).format(*option),
         value=option[step],
         part="fact",
-        proposal=_proposal(chain, step, option[step], chain.contents[step].format(*option)),
+        proposal=_build_proposal(chain, step, option[step], chain.contents[step].format(*option)),
     )
 
 
 def _change_premise(chain: Chain, text: str, old_value: str, new_value: str) -> Statement:
-    """Return how a premise is changed, or dropped where nothing is new."""
-    proposal = _proposal(chain, 0, new_value, chain.contents[0].format(new_value))
+    """Return the statement that changes a premise, or drops it if `new_value` is empty."""
+    proposal = _build_proposal(chain, 0, new_value, chain.contents[0].format(new_value))
     return Statement(
         topic=chain.steps[0],
         text=text.format(old=old_value, v=new_value),
@@ -127,7 +127,7 @@ def _change_premise(chain: Chain, text: str, old_value: str, new_value: str) -> 
     )
 
 
-def _proposal(chain: Chain, step: int, value: str, content: str) -> Proposal:
+def _build_proposal(chain: Chain, step: int, value: str, content: str) -> Proposal:
     return Proposal(
         content=content,
         subject=chain.subject,
@@ -138,7 +138,7 @@ def _proposal(chain: Chain, step: int, value: str, content: str) -> Proposal:
     )
 
 
-async def cascades(
+async def measure_cascades(
     *,
     tiers: Sequence[Tier] = ("offline", "perfect"),
     turns: int = 120,
@@ -154,7 +154,7 @@ async def cascades(
     for tier in tiers:
         outcomes: list[_Outcome] = []
         for seed in seeds:
-            scenario = changed_premises(turns=turns, seed=seed, phrases=drawn(phrases, seed))
+            scenario = changed_premises(turns=turns, seed=seed, phrases=phrases_of_seed(phrases, seed))
             outcomes += await _ask_scenario(scenario, tier, budget)
         rows.append(_summarize_tier(tier, outcomes))
     return rows

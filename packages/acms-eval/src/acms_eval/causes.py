@@ -11,7 +11,7 @@ from acms.text.tokenizer import content_terms, split_words
 from acms_eval.metrics import carries
 from acms_eval.nouns import Scenario, Score
 
-__all__ = ["CAUSES", "cause"]
+__all__ = ["CAUSES", "find_cause"]
 
 CAUSES = {
     "budget": "no room: with eight times the budget it is recalled",
@@ -21,7 +21,7 @@ CAUSES = {
 }
 
 
-def cause(scenario: Scenario, score: Score, roomy: Score) -> str | None:
+def find_cause(scenario: Scenario, score: Score, roomy: Score) -> str | None:
     """Return why a probe was not answered; None when it was.
 
     `roomy` is the score of the same probe with eight times the budget: a hit there means that only room was missing.

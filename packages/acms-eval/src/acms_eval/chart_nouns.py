@@ -1,4 +1,4 @@
-"""The nouns of a chart: what it shows, in which form figures are written, and the same figures as a table."""
+"""The nouns of a chart: axes, series and points; the format of figures, and the chart as a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-__all__ = ["Axis", "Chart", "Point", "Series", "Unit", "cells", "number", "spanned", "written"]
+__all__ = [
+    "Axis",
+    "Chart",
+    "Point",
+    "Series",
+    "Unit",
+    "axis_position",
+    "format_figure",
+    "format_with_interval",
+    "tabulate_chart",
+]
 
 Unit = Literal["share", "ms", "count", "number"]
 
@@ -53,7 +63,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart: what is drawn, and the text that a screen reader speaks."""
+    """A chart: its series, its axes, and the text that a screen reader speaks."""
 
     #: The name of its file, unique on a page.
     name: str
@@ -71,8 +81,8 @@ class Chart:
 # ── numbers and words ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def written(value: float | None, unit: Unit) -> str:
-    """Return a figure as it is read: percent with one place, milliseconds with three digits, counts whole."""
+def format_figure(value: float | None, unit: Unit) -> str:
+    """Return a figure with its unit: percent with one place, milliseconds with three digits, counts whole."""
     if value is None or not isfinite(value):
         return "–"
     if unit == "share":
@@ -82,40 +92,40 @@ def written(value: float | None, unit: Unit) -> str:
     return f"{value:,.0f}" if unit == "count" else f"{value:.3g}"
 
 
-def cells(chart: Chart) -> tuple[list[str], list[list[str]]]:
-    """Return the figures of a chart as a table: its heads and its rows, numbers written as `written` does."""
+def tabulate_chart(chart: Chart) -> tuple[list[str], list[list[str]]]:
+    """Return the figures of a chart as a table: its heads and its rows, numbers in the format of `format_figure`."""
     if chart.kind == "points":
         return ["of", "what", chart.x.label, chart.y.label], [
             [
                 series.name,
                 point.label,
-                written(number(point.x), chart.x.unit),
-                written(point.y, chart.y.unit),
+                format_figure(axis_position(point.x), chart.x.unit),
+                format_figure(point.y, chart.y.unit),
             ]
             for series in chart.series
             for point in series.points
         ]
     places = list(dict.fromkeys(point.x for series in chart.series for point in series.points))
     if chart.kind == "lines":
-        places.sort(key=number)
+        places.sort(key=axis_position)
     rows: list[list[str]] = []
     for place in places:
-        row = [place if isinstance(place, str) else written(place, chart.x.unit)]
+        row = [place if isinstance(place, str) else format_figure(place, chart.x.unit)]
         for series in chart.series:
             point_there = next((point for point in series.points if point.x == place), None)
-            row.append("–" if point_there is None else spanned(point_there, chart.y.unit))
+            row.append("–" if point_there is None else format_with_interval(point_there, chart.y.unit))
         rows.append(row)
     return [chart.x.label, *(series.name for series in chart.series)], rows
 
 
-def spanned(point: Point, unit: Unit) -> str:
+def format_with_interval(point: Point, unit: Unit) -> str:
     """Return a figure with its interval, where it has one."""
-    value = written(point.y, unit)
+    value = format_figure(point.y, unit)
     if point.low is None or point.high is None:
         return value
-    return f"{value} ({written(point.low, unit)} to {written(point.high, unit)})"
+    return f"{value} ({format_figure(point.low, unit)} to {format_figure(point.high, unit)})"
 
 
-def number(value: float | str) -> float:
+def axis_position(value: float | str) -> float:
     """Return the position along an axis; NaN for the name of a row, which has none."""
     return value if not isinstance(value, str) else float("nan")

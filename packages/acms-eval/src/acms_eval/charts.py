@@ -21,12 +21,22 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from acms_eval.chart_nouns import Axis, Chart, Point, Series, Unit, cells, number, spanned, written
+from acms_eval.chart_nouns import (
+    Axis,
+    Chart,
+    Point,
+    Series,
+    Unit,
+    axis_position,
+    format_figure,
+    format_with_interval,
+    tabulate_chart,
+)
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
-__all__ = ["STYLE", "Axis", "Chart", "Point", "Series", "Unit", "cells", "svg", "written"]
+__all__ = ["STYLE", "Axis", "Chart", "Point", "Series", "Unit", "draw_svg", "format_figure", "tabulate_chart"]
 
 #: Colours by their use, each in light and in dark: of series in their order, of the rest by name.
 SERIES = (
@@ -73,7 +83,7 @@ _LOOK: dict[RcKeyType, Any] = {
 }  # fmt: skip
 
 
-def svg(chart: Chart, *, alone: bool = True) -> str:
+def draw_svg(chart: Chart, *, alone: bool = True) -> str:
     """Return a chart as SVG; `alone` it carries `STYLE`, and can be a file or the source of an image."""
     file = StringIO()
     with rc_context({**_LOOK, "svg.hashsalt": chart.name}), warnings.catch_warnings():
@@ -92,7 +102,7 @@ def _finish_svg(chart: Chart, text: str, mark_texts: Sequence[str], *, alone: bo
     body = text[start:].replace("xlink:href", "href")
     body = re.sub(
         r' id="mark-(\d+)">',
-        lambda match: f' class="mark"><title>{_safe(mark_texts[int(match[1])])}</title>',
+        lambda match: f' class="mark"><title>{_escape_xml(mark_texts[int(match[1])])}</title>',
         body,
     )
     body = re.sub(r' id="class-(\w+)"', r' class="\1"', body)
@@ -102,8 +112,8 @@ def _finish_svg(chart: Chart, text: str, mark_texts: Sequence[str], *, alone: bo
     size, style = (f' width="{width}" height="{height}"', f"<style>{STYLE}</style>") if alone else ("", "")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {width} {height}"{size} role="img"'
-        f' aria-labelledby="{name}-title {name}-text"><title id="{name}-title">{_safe(chart.title)}</title>'
-        f'<desc id="{name}-text">{_safe(chart.text)}</desc>{style}\n{body}'
+        f' aria-labelledby="{name}-title {name}-text"><title id="{name}-title">{_escape_xml(chart.title)}</title>'
+        f'<desc id="{name}-text">{_escape_xml(chart.text)}</desc>{style}\n{body}'
     )
 
 
@@ -113,10 +123,10 @@ class _Drawing:
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
         self.mark_texts: list[str] = []
-        names = [_clean(series.name) for series in chart.series]
+        names = [_remove_invalid_characters(series.name) for series in chart.series]
         columns = max(1, min(len(names), int(_WIDTH / max([1, *(6.6 * len(name) + 46 for name in names)]))))
         above = 20.0 * ceil(len(names) / columns) if len(names) > 1 else 0.0
-        title = fill(_clean(chart.title), 56) or " "
+        title = fill(_remove_invalid_characters(chart.title), 56) or " "
         above += 19 * (title.count("\n") + 1)
         rows = list(dict.fromkeys(str(point.x) for series in chart.series for point in series.points))
         row = 24 if len(names) < 3 else 5 * len(names) + 9
@@ -161,11 +171,11 @@ class _Drawing:
         for place, series in reversed([*enumerate(chart.series)]):
             points = series.points
             if chart.kind == "lines":
-                points = sorted(points, key=lambda point: number(point.x))
+                points = sorted(points, key=lambda point: axis_position(point.x))
             drawable = [
-                (number(point.x), _value(point, chart.y), point)
+                (axis_position(point.x), _drawable_value(point, chart.y), point)
                 for point in points
-                if _can_show(number(point.x), chart.x)
+                if _can_show(axis_position(point.x), chart.x)
             ]
             if chart.kind == "lines":
                 axes.add_line(
@@ -176,21 +186,23 @@ class _Drawing:
             for x, y, point in drawable:
                 if isfinite(y):
                     mark_text = f"{series.name}{f', {point.label}' if point.label else ''}: {chart.x.label}"
-                    mark_text += f" {written(x, chart.x.unit)}, {chart.y.label} {written(y, chart.y.unit)}"
+                    mark_text += (
+                        f" {format_figure(x, chart.x.unit)}, {chart.y.label} {format_figure(y, chart.y.unit)}"
+                    )
                     size = (12 if point.strong else 6) if strong else 7
                     self._draw_mark(
                         place, x, y, mark_text, size=size, alpha=0.55 if strong and not point.strong else 1
                     )
-        places = [number(point.x) for series in chart.series for point in series.points]
+        places = [axis_position(point.x) for series in chart.series for point in series.points]
         _scale_axis(axes.xaxis, chart.x, places, at_data=chart.kind == "lines")
         _scale_axis(
             axes.yaxis,
             chart.y,
-            [_value(point, chart.y) for series in chart.series for point in series.points],
+            [_drawable_value(point, chart.y) for series in chart.series for point in series.points],
         )
         axes.grid(visible=False, axis="x")
-        axes.set_title(_clean(chart.y.label))
-        axes.set_xlabel(_clean(chart.x.label))
+        axes.set_title(_remove_invalid_characters(chart.y.label))
+        axes.set_xlabel(_remove_invalid_characters(chart.x.label))
 
     def _draw_rows(self, names: Sequence[str], height: float) -> None:
         """Draw one row for each name, with a mark for each series along the axis."""
@@ -204,12 +216,11 @@ class _Drawing:
                 axes.axhspan(row - 0.5, row + 0.5, color=BAND[0], linewidth=0, zorder=0)
             values += self._draw_row(row, name, mark_distance)
         _scale_axis(axes.xaxis, chart.y, values)
-        axes.set_yticks(
-            range(len(names)), [fill(_clean(name), 28, max_lines=2, placeholder=" …") for name in names]
-        )
+        labels = [fill(_remove_invalid_characters(name), 28, max_lines=2, placeholder=" …") for name in names]
+        axes.set_yticks(range(len(names)), labels)
         axes.set_ylim(max(0, len(names) - 1) + 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(_clean(chart.y.label))
+        axes.set_xlabel(_remove_invalid_characters(chart.y.label))
 
     def _draw_row(self, row: int, name: str, mark_distance: float) -> list[float]:
         """Draw the marks of one row and return their values, the ends of intervals included."""
@@ -217,7 +228,7 @@ class _Drawing:
         values: list[float] = []
         for place, series in enumerate(chart.series):
             for point in series.points:
-                mark_x, low, high = _value(point, chart.y), point.low, point.high
+                mark_x, low, high = _drawable_value(point, chart.y), point.low, point.high
                 if str(point.x) != name or not isfinite(mark_x):
                     continue
                 mark_y = row + (place - (count - 1) / 2) * mark_distance
@@ -231,7 +242,10 @@ class _Drawing:
                     axes.plot([low, high], [mark_y, mark_y], color=colour, linewidth=2, gid="class-whisker")
                     values += [low, high]
                 self._draw_mark(
-                    place, mark_x, mark_y, f"{series.name}, {name}: {spanned(point, chart.y.unit)}"
+                    place,
+                    mark_x,
+                    mark_y,
+                    f"{series.name}, {name}: {format_with_interval(point, chart.y.unit)}",
                 )
                 values.append(mark_x)
         if count == 2 and len(values) > 1:
@@ -253,7 +267,7 @@ def _can_show(value: float, axis: Axis) -> bool:
     return isfinite(value) and (value > 0 or not axis.log)
 
 
-def _value(point: Point, axis: Axis) -> float:
+def _drawable_value(point: Point, axis: Axis) -> float:
     return point.y if point.y is not None and _can_show(point.y, axis) else float("nan")
 
 
@@ -279,11 +293,11 @@ def _scale_axis(scale: XAxis | YAxis, axis: Axis, values: Iterable[float], *, at
         scale.set_ticks([0, 0.25, 0.5, 0.75, 1])
     elif drawable:
         limits(min(0.0, drawable[0]), max(0.0, drawable[-1]) or 1.0)
-    scale.set_major_formatter(lambda value, _: _tick(value, axis.unit))
+    scale.set_major_formatter(lambda value, _: _format_tick(value, axis.unit))
     scale.axes.minorticks_off()
 
 
-def _tick(value: float, unit: Unit) -> str:
+def _format_tick(value: float, unit: Unit) -> str:
     if unit == "share":
         return f"{100 * value:.3g} %"
     if abs(value) >= 10_000:
@@ -294,10 +308,10 @@ def _tick(value: float, unit: Unit) -> str:
 _BARRED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def _clean(text: str) -> str:
+def _remove_invalid_characters(text: str) -> str:
     """Return a text without what XML cannot hold."""
     return _BARRED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _safe(text: str) -> str:
-    return escape(_clean(text), {'"': "&quot;"})
+def _escape_xml(text: str) -> str:
+    return escape(_remove_invalid_characters(text), {'"': "&quot;"})

@@ -172,7 +172,7 @@ Report = Annotated[
 
 
 @evaluating.command("run", epilog="Example:  acms eval run --data ../locomo --report out/")
-def run_(
+def run_measurement(
     data: Data = [],
     scenario: Scenarios = [],
     turns: Turns = None,
@@ -260,7 +260,7 @@ class _Conversations:
     async def run(self, line_up: LineUp, tell: TellProgress) -> _Measured:
         """Ask all questions; return the report, its figures, and the file that goes beside it."""
         from acms_eval import sections
-        from acms_eval.datasets import read
+        from acms_eval.datasets import read_conversations
         from acms_eval.report import Document
         from acms_eval.retrieval import evaluate
 
@@ -270,7 +270,7 @@ class _Conversations:
 
         settings = {**self.settings, "every": str(self.every)}
         retrieval_report = await evaluate(
-            chain.from_iterable(map(read, self.paths)),
+            chain.from_iterable(map(read_conversations, self.paths)),
             line_up.systems,
             every=dict.fromkeys(line_up.systems, self.every),
             left_out=line_up.left_out,
@@ -282,7 +282,7 @@ class _Conversations:
             title="Recall on real conversations",
             text=("How well each system finds the messages that answer a question.",),
             settings=settings,
-            sections=sections.retrieval(retrieval_report, against=self.against),
+            sections=sections.retrieval_sections(retrieval_report, against=self.against),
             left_out=line_up.left_out,
         )
         return (
@@ -309,7 +309,7 @@ class _Scenarios:
         """Tell all scenarios, have the answers rated where that is wanted; return the report and its figures."""
         from acms_eval import SCENARIOS, phrases, sections
         from acms_eval.report import Document
-        from acms_eval.suite import through
+        from acms_eval.suite import run_suite
         from acms_eval.topics import SHIPPED
 
         phrase_lists = list(map(phrases, self.words or SHIPPED[:1]))
@@ -320,11 +320,11 @@ class _Scenarios:
             for seed in dict.fromkeys(self.seeds)
         ]
         keep = self.judging is not None and bool(self.judging[0])
-        suite = await through(scenarios, line_up.systems, budget=self.budget, keep=keep, progress=tell)
+        suite = await run_suite(scenarios, line_up.systems, budget=self.budget, keep=keep, progress=tell)
         judgements = {} if self.judging is None else await _judge_suite(suite, *self.judging, tell)
-        by_words_section = sections.by_words(suite)
+        by_words_section = sections.word_list_section(suite)
         word_sections = [] if by_words_section is None else [by_words_section]
-        scenario_sections = (*sections.scenarios(suite, seed=self.seeds[0]), *word_sections)
+        scenario_sections = (*sections.scenario_sections(suite, seed=self.seeds[0]), *word_sections)
         document = Document(
             title="Recall in scenarios",
             text=("What each system knows when it is asked, of what was said in passing.",),
@@ -334,8 +334,8 @@ class _Scenarios:
                 "budget": "each scenario's own" if self.budget is None else str(self.budget),
                 "words": ", ".join(phrase_list.name for phrase_list in phrase_lists),
             },
-            sections=(*scenario_sections, *([sections.judged(judgements)] if judgements else [])),
-            times=(sections.timed(suite),),
+            sections=(*scenario_sections, *([sections.judge_section(judgements)] if judgements else [])),
+            times=(sections.speed_section(suite),),
             left_out=line_up.left_out,
         )
         return document, _suite_json(suite, judgements), None
@@ -492,12 +492,12 @@ def _show_section(screen: Screen, section: Section) -> None:
     for table in section.tables:
         screen.line()
         screen.line(table.title)
-        for places in _fitting(table, None if screen.console is None else screen.console.width):
+        for places in _split_columns(table, None if screen.console is None else screen.console.width):
             columns = [Column(table.heads[place], align_right=place > 0) for place in places]
             screen.table(columns, [[row[place] for place in places] for row in table.rows])
 
 
-def _fitting(table: Table, room: int | None) -> list[list[int]]:
+def _split_columns(table: Table, room: int | None) -> list[list[int]]:
     """Return the columns of a table in blocks that fit a terminal, each with the first column.
 
     The table would otherwise cut its figures, and a figure that is cut misleads.
@@ -553,7 +553,7 @@ KeptAnswers = Annotated[
 
 
 @evaluating.command("answers", epilog="Example:  acms eval answers --model-url http://127.0.0.1:8080/v1")
-def answers_(
+def measure_answers(
     model_url: ModelUrl,
     model: ModelName = None,
     data: Data = [],
@@ -634,7 +634,7 @@ def _show_answers(
 
 
 @evaluating.command("report", epilog="Example:  acms eval report --out out/")
-def report_(
+def write_full_report(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where it goes.")],
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first one of what is said.")] = 0,
     words: Words = [],
@@ -657,14 +657,14 @@ def report_(
 
     async def work() -> None:
         from acms_eval import phrases
-        from acms_eval.deliverables import FULL, QUICK, deliverables
+        from acms_eval.deliverables import FULL, QUICK, measure_deliverables
         from acms_eval.topics import SHIPPED
 
         _make_folder(out)
         phrase_lists = list(map(phrases, words or SHIPPED))
         async with AsyncExitStack() as stack:
             line_up = await stack.enter_async_context(_open_line_up(embedder, cache, system, "none"))
-            document = await deliverables(
+            document = await measure_deliverables(
                 line_up,
                 sizes=QUICK if quick else FULL,
                 seed=seed,
@@ -689,7 +689,7 @@ def report_(
 
 
 @evaluating.command("cascades", epilog="Example:  acms eval cascades --seed 0 --seed 1")
-def cascades_(
+def compare_cascades(
     seed: Seeds = [*range(10)],
     turns: Turns = None,
     words: Words = [],
@@ -705,10 +705,12 @@ def cascades_(
 
     async def work() -> None:
         from acms_eval import phrases
-        from acms_eval.cascades import cascades
+        from acms_eval.cascades import measure_cascades
 
         phrase_lists = list(map(phrases, words))
-        tier_rows = await cascades(turns=turns or 120, seeds=seed, phrases=phrase_lists, budget=budget)
+        tier_rows = await measure_cascades(
+            turns=turns or 120, seeds=seed, phrases=phrase_lists, budget=budget
+        )
         screen = Screen(as_json)
         figures = ("flagged", "flagged_orphans", "caveated", "certain", "mistaken")
         heads = ("premise changed", "premise dropped", "shown with it", "as certain", "mistaken")
@@ -728,7 +730,7 @@ def cascades_(
 
 
 @evaluating.command("scenarios", epilog="Example:  acms eval scenarios")
-def scenarios_(as_json: AsJson = False) -> None:
+def list_scenarios(as_json: AsJson = False) -> None:
     """List the scenarios: what is said in them and what is asked."""
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""One figure over several scenarios, each with its weight (E4.4): the mean of what was shown of what was asked for."""
+"""One figure over several scenarios, each with its weight (E4.4): the weighted mean of their hit rates."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from acms.providers.tokens import BPETokenCounter
 from acms_eval.nouns import Said
 from acms_eval.turns import read_turns
 
-__all__ = ["Conversation", "Question", "load", "read"]
+__all__ = ["Conversation", "Question", "load", "read_conversations"]
 
 _Record: TypeAlias = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def load(path: str | Path) -> list[Conversation]:
 
     Raises `ValidationError` with file and place when one is broken, or none is found.
     """
-    conversations = list(read(path))
+    conversations = list(read_conversations(path))
     dataset_order = {
         name: place
         for place, name in enumerate(sorted({conversation.dataset for conversation in conversations}))
@@ -106,7 +106,7 @@ def load(path: str | Path) -> list[Conversation]:
     return sorted(conversations, key=lambda conversation: dataset_order[conversation.dataset])
 
 
-def read(path: str | Path) -> Iterator[Conversation]:
+def read_conversations(path: str | Path) -> Iterator[Conversation]:
     """Read conversations one by one, in the order of their files: for sets that are larger than the memory.
 
     In a folder, at any depth, JSON files that are no conversations are passed over, and so is all beside a `chat.json`.
@@ -115,14 +115,14 @@ def read(path: str | Path) -> Iterator[Conversation]:
     if not path.exists():
         raise ValidationError("does not exist", field=str(path), options=KNOWN)
     names: set[tuple[str, str]] = set()
-    for file in _files(path) if path.is_dir() else [path]:
-        for conversation in _conversations(file, alone=file == path):
-            yield _unique(conversation, names)
+    for file in _list_json_files(path) if path.is_dir() else [path]:
+        for conversation in _read_file(file, alone=file == path):
+            yield _with_unique_name(conversation, names)
     if not names:
         raise ValidationError("holds no conversation of a known set", field=str(path), options=KNOWN)
 
 
-def _unique(conversation: Conversation, names: set[tuple[str, str]]) -> Conversation:
+def _with_unique_name(conversation: Conversation, names: set[tuple[str, str]]) -> Conversation:
     name, number = conversation.name, 1
     while (conversation.dataset, name) in names:
         number += 1
@@ -131,7 +131,7 @@ def _unique(conversation: Conversation, names: set[tuple[str, str]]) -> Conversa
     return replace(conversation, name=name)
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_json_files(folder: Path) -> list[Path]:
     """Return the JSON files of a folder, `conv-2` before `conv-10`."""
     json_files = [file for file in folder.rglob("*.json") if file.is_file()]
     chats = {file.parent for file in json_files if file.name == "chat.json"}
@@ -144,8 +144,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted(conversation_files, key=natural)
 
 
-def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
-    with closing(_records(file)) as records:  # the file with them, also when a record is broken
+def _read_file(file: Path, *, alone: bool) -> Iterator[Conversation]:
+    with closing(_read_records(file)) as records:  # the file with them, also when a record is broken
         first_record = next(records, None)
         reader = next(
             (read for knows, read in _READERS if isinstance(first_record, dict) and knows(first_record)), None
@@ -159,7 +159,7 @@ def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _records(file: Path) -> Generator[Any]:
+def _read_records(file: Path) -> Generator[Any]:
     """Yield the items of a list one by one, or the one document there is; only one item is held at a time."""
     with _open_text(file) as source:
         text = _Blocks(source, file.name)
@@ -176,7 +176,7 @@ def _records(file: Path) -> Generator[Any]:
 
 
 class _Blocks:
-    """JSON in a file that is read block by block; what was read is forgotten."""
+    """A JSON file that is read block by block; parsed text is dropped."""
 
     def __init__(self, source: TextIO, name: str) -> None:
         self.text, self.at = "", 0
@@ -185,7 +185,7 @@ class _Blocks:
         self._decode = json.JSONDecoder().raw_decode
 
     def ahead(self, skipped: str = " \t\r\n") -> str:
-        """Go to what comes next, and return its first character; nothing at the end of the file."""
+        """Skip these characters and return the next one, or "" at the end of the file."""
         while True:
             while self.at < len(self.text) and self.text[self.at] in skipped:
                 self.at += 1
@@ -268,7 +268,7 @@ def _read_ids(evidence: Json) -> Iterator[str]:
 
 
 def _read_messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[str, int]]:
-    """Return what was said, and the place of each message by its id."""
+    """Return the messages, and the index of each by its id."""
     said: list[Said] = []
     places: dict[str, int] = {}
     for turn in turns:
@@ -285,7 +285,7 @@ def _read_messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], d
 
 
 def _people_reader(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conversation]]:
-    """Return a reader of conversations between people: LoCoMo, and what is written like it, or REALTALK."""
+    """Return a reader of conversations between people: the LoCoMo format, or REALTALK."""
 
     def read_people(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
         for number, record in enumerate(records):
@@ -373,7 +373,7 @@ def _read_beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]
         )
     questions: list[Question] = []
     with _RecordErrors(probes.name):
-        document: Any = next(_records(probes), None)
+        document: Any = next(_read_records(probes), None)
         abilities = [(ability, list(ability_probes)) for ability, ability_probes in document.items()]
     for ability, ability_probes in abilities:
         for place, probe in enumerate(ability_probes):

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from acms.ports import Embedder
 from acms.providers import OfflineReflector
 from acms_eval import sections, sweeps
-from acms_eval.chart_nouns import Axis, Chart, Point, Series, Unit, written
-from acms_eval.limits import limits
+from acms_eval.chart_nouns import Axis, Chart, Point, Series, Unit, format_figure
+from acms_eval.limits import find_limits
 from acms_eval.peers import OpenSystem, open_acms
 from acms_eval.report import Document, Section
 from acms_eval.scenarios import DISTANCES, SCENARIOS
-from acms_eval.suite import LineUp, Suite, through
-from acms_eval.sweeps import Configured, Latency, Row, Step, Words
-from acms_eval.topics import drawn
+from acms_eval.suite import LineUp, Suite, run_suite
+from acms_eval.sweeps import Latency, OpenWithConfig, Row, Step, Words
+from acms_eval.topics import phrases_of_seed
 
-__all__ = ["FULL", "QUICK", "Sizes", "deliverables"]
+__all__ = ["FULL", "QUICK", "Sizes", "measure_deliverables"]
 
 SHARE = Axis(label="hit rate", unit="share")
 ANSWERED = Axis(label="answered", unit="share")
@@ -105,7 +105,7 @@ OnProgress = Callable[[str, int, int], None]
 """Takes the name of the part under way, how many of its steps are done, and how many there are."""
 
 
-async def deliverables(
+async def measure_deliverables(
     line_up: LineUp,
     *,
     sizes: Sizes = FULL,
@@ -117,8 +117,8 @@ async def deliverables(
     """Measure everything and return the report; the same in every run, but for its times."""
     run = _Run(line_up, sizes, seed, phrases, progress)
     suite = await run.suite()
-    overview, by_scenario = sections.scenarios(suite, seed=seed)
-    words = sections.by_words(suite)
+    overview, by_scenario = sections.scenario_sections(suite, seed=seed)
+    words = sections.word_list_section(suite)
     return Document(
         title="How well ACMS remembers",
         text=(
@@ -148,7 +148,7 @@ async def deliverables(
             run.requests(),
             run.limits(),
         ),
-        times=(await run.overhead(), sections.timed(suite)),
+        times=(await run.overhead(), sections.speed_section(suite)),
         left_out=line_up.left_out,
     )
 
@@ -198,20 +198,20 @@ class _Run:
             self.progress(f"part {self._part_numbers[part_name]} of {PARTS}, {what}", done, of)
 
     @property
-    def _configured(self) -> Mapping[str, Configured]:
-        def of(name: str, embedder: Embedder | None) -> Configured:
+    def _acms_with_config(self) -> Mapping[str, OpenWithConfig]:
+        def accept_config(name: str, embedder: Embedder | None) -> OpenWithConfig:
             return lambda config: open_acms(embedder, name=name, config=config)
 
-        return {name: of(name, embedder) for name, embedder in self.acms.items()}
+        return {name: accept_config(name, embedder) for name, embedder in self.acms.items()}
 
     async def suite(self) -> Suite:
         """Run every scenario."""
         talks = [
-            build(turns=self.sizes.turns, seed=seed, phrases=drawn(self.phrases, seed))
+            build(turns=self.sizes.turns, seed=seed, phrases=phrases_of_seed(self.phrases, seed))
             for build in SCENARIOS.values()
             for seed in self.seeds
         ]
-        return await through(
+        return await run_suite(
             talks,
             self.systems,
             progress=lambda what, done, of: self._tell_progress(
@@ -221,7 +221,7 @@ class _Run:
 
     async def persistence(self) -> Section:
         """Measure recall against the length of a conversation."""
-        rows = await sweeps.lengths(
+        rows = await sweeps.sweep_lengths(
             self.systems,
             values=self.sizes.lengths,
             seeds=self.seeds,
@@ -230,7 +230,7 @@ class _Run:
         )
         self.rows += rows
         long_enough = [length for length in self.sizes.lengths if length >= _CORRECTED]
-        corrected_rows = await sweeps.lengths(
+        corrected_rows = await sweeps.sweep_lengths(
             self._systems_of_sweep("corrections"),
             values=long_enough,
             scenario="corrections",
@@ -263,7 +263,7 @@ class _Run:
     async def budgets(self) -> Section:
         """Measure recall against the token budget and two parameters of ACMS."""
         size = self.sizes
-        rows = await sweeps.token_budgets(
+        rows = await sweeps.sweep_token_budgets(
             self._systems_of_sweep("budget"),
             values=size.token_budgets,
             turns=size.turns,
@@ -272,8 +272,8 @@ class _Run:
             progress=self._step,
         )
         self.rows += rows
-        episodes = await sweeps.episode_lengths(
-            self._configured,
+        episodes = await sweeps.sweep_episode_lengths(
+            self._acms_with_config,
             values=size.episode_turns,
             turns=size.turns,
             budget=500,
@@ -281,8 +281,8 @@ class _Run:
             phrases=self.phrases,
             progress=self._step,
         )
-        current = await sweeps.current_shares(
-            self._configured,
+        current = await sweeps.sweep_current_shares(
+            self._acms_with_config,
             values=size.current_pcts,
             turns=size.turns,
             budget=500,
@@ -313,7 +313,7 @@ class _Run:
 
     async def degradation(self) -> Section:
         """Measure recall against the distance from a fact."""
-        rows = await sweeps.distances(
+        rows = await sweeps.sweep_distances(
             self._systems_of_sweep("distance"),
             values=self.sizes.distances,
             noises=self.sizes.distance_noises,
@@ -346,8 +346,8 @@ class _Run:
         )
 
     async def topic_share(self) -> Section:
-        """Measure recall against the share of what is said that is about the topic asked."""
-        rows = await sweeps.topic_shares(
+        """Measure recall against the share of messages about the topic asked."""
+        rows = await sweeps.sweep_topic_shares(
             self._systems_of_sweep("noise"),
             values=self.sizes.noises,
             distance=self.sizes.noise_distance,
@@ -368,16 +368,16 @@ class _Run:
         )
 
     def requests(self) -> Section:
-        """Return what whole requests show and cost, beside a recall."""
-        return sections.requests(self.rows, {f"{name}{_REQUESTS}": name for name in self.acms})
+        """Return evidence and cost of whole requests, beside those of a recall."""
+        return sections.request_section(self.rows, {f"{name}{_REQUESTS}": name for name in self.acms})
 
     def limits(self) -> Section:
         """Return where each sweep breaks, and why."""
-        return sections.limits(limits(self.rows))
+        return sections.limit_section(find_limits(self.rows))
 
     async def marked(self) -> Section:
-        """Measure what markers are worth."""
-        rows = await sweeps.marked_and_plain(
+        """Measure recall with and without markers."""
+        rows = await sweeps.compare_markers(
             self.systems,
             values=[max(_CORRECTED, self.sizes.turns)],
             seeds=self.seeds,
@@ -427,12 +427,12 @@ class _Run:
         )
 
     async def overhead(self) -> Section:
-        """Measure what a message and a question cost in time."""
+        """Measure the time of a message and of a question."""
         systems = {**self.systems}
         for name, embedder in self.acms.items():
             full_name = f"{name}{_WITH_FACTS}"
             systems[full_name] = open_acms(embedder, name=full_name, reflector=OfflineReflector)
-        rows = await sweeps.latencies(
+        rows = await sweeps.measure_latencies(
             systems,
             values=self.sizes.clock,
             asks=self.sizes.asks,
@@ -494,7 +494,7 @@ def _line_chart(
         for line in series
     )
     text = _describe_series(
-        f"{y_axis.label} against {x_axis.label}; at {written(furthest, x_axis.unit)}",
+        f"{y_axis.label} against {x_axis.label}; at {format_figure(furthest, x_axis.unit)}",
         last_points,
         y_axis.unit,
     )
@@ -504,7 +504,7 @@ def _line_chart(
 def _describe_series(start: str, series: Sequence[Series], unit: Unit) -> str:
     """Return the text of a chart, which a screen reader speaks: every point with its name and figure."""
     figures = [
-        f"{line.name}{f' {point.x}' if isinstance(point.x, str) else ''} {written(point.y, unit)}"
+        f"{line.name}{f' {point.x}' if isinstance(point.x, str) else ''} {format_figure(point.y, unit)}"
         for line in series
         for point in line.points
     ]
@@ -517,16 +517,17 @@ def _precision_section(suite: Suite) -> Section:
         Series(
             name=system,
             points=tuple(
-                Point(x=x, y=sections.means(reports, "hit"), label=label, strong=kind is None)
+                Point(x=x, y=sections.mean_figure(reports, "hit"), label=label, strong=kind is None)
                 for label, kind in (("mean of all", None), *((kind, kind) for kind in suite.kinds))
-                if (x := sections.means(reports := suite.of(system, kind), "precision")) is not None
+                if (x := sections.mean_figure(reports := suite.of(system, kind), "precision")) is not None
             ),
         )
         for system in suite.systems
     )
     precision_axis = Axis(label="precision", unit="share")
     means_text = "; ".join(
-        f"{system_series.name}: precision {written(float(point.x), 'share')}, hit rate {written(point.y, 'share')}"
+        f"{system_series.name}: precision {format_figure(float(point.x), 'share')},"
+        f" hit rate {format_figure(point.y, 'share')}"
         for system_series in series
         for point in system_series.points
         if point.strong
@@ -553,7 +554,7 @@ def _precision_section(suite: Suite) -> Section:
 
 def _difficulty_section(suite: Suite, tables: Section) -> Section:
     def ease(kind: str) -> float:
-        shares = [sections.means(suite.of(system, kind), "answered") for system in suite.systems]
+        shares = [sections.mean_figure(suite.of(system, kind), "answered") for system in suite.systems]
         return -sum(value or 0.0 for value in shares)
 
     ordered = sorted(suite.kinds, key=ease)
@@ -561,7 +562,7 @@ def _difficulty_section(suite: Suite, tables: Section) -> Section:
         Series(
             name=system,
             points=tuple(
-                Point(x=kind.replace("_", " "), y=sections.means(suite.of(system, kind), "answered"))
+                Point(x=kind.replace("_", " "), y=sections.mean_figure(suite.of(system, kind), "answered"))
                 for kind in ordered
             ),
         )

@@ -1,4 +1,4 @@
-"""Evaluation items: what a reply of the ACS contract should have brought, and figures of what it did bring.
+"""Evaluation items: the ids that a reply of the ACS contract should hold, and the figures of a reply.
 
 Both are plain JSON, `evaluation_item.v0` and `evaluation_result.v0` in `acms/schemas`, version 0.1 of the format.
 """
@@ -88,7 +88,7 @@ def evaluation_result(
         "ndcg_10": ndcg_at(10, retrieved_ids, gold.expected_ids),
         "mrr_10": reciprocal_rank_at(10, retrieved_ids, gold.expected_ids),
         "errors": int(wire.get("error") is not None),
-        "privacy_leak": leaks(wire, planted, one_of(Privacy, privacy, "privacy")),
+        "privacy_leak": count_leaks(wire, planted, one_of(Privacy, privacy, "privacy")),
     }
     covered = _entity_coverage(gold, wire)
     if covered is not None:
@@ -135,7 +135,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
     return ordered[max(0, -(-len(ordered) * round(1000 * share) // 1000) - 1)]
 
 
-def leaks(wire: Mapping[str, Json], planted: Collection[str], privacy: Privacy) -> int:
+def count_leaks(wire: Mapping[str, Json], planted: Collection[str], privacy: Privacy) -> int:
     """Return how many planted texts a reply holds, and how many fragments hold what a mode does not allow."""
     full_text = json.dumps(wire, ensure_ascii=False)
     leak_count = sum(

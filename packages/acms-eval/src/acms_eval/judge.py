@@ -21,7 +21,7 @@ from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
 from acms_eval.nouns import Recalled
 
-__all__ = ["Answer", "Judge", "Judgement", "Verdict", "rating"]
+__all__ = ["Answer", "Judge", "Judgement", "Verdict", "parse_rating"]
 
 RATINGS = (0.0, 0.5, 1.0)
 _TOKENS = 2_048  # of an answer: a rating and a few words, and room for a model that thinks first
@@ -154,7 +154,7 @@ class Judge(OverEndpoint):
             if self._answers is not None:
                 data = {"question": answer_to_judge.question, "notes": texts}
                 answer = await self._answers.complete(
-                    _prompt("answer"), _write_data(data), max_tokens=_TOKENS
+                    _load_prompt("answer"), _write_data(data), max_tokens=_TOKENS
                 )
             data = {
                 "question": answer_to_judge.question,
@@ -162,7 +162,7 @@ class Judge(OverEndpoint):
                 "answer": answer,
             }
             judge_reply = await self._judge.complete(
-                _prompt("judge"), _write_data(data), max_tokens=_TOKENS, schema=_SCHEMA
+                _load_prompt("judge"), _write_data(data), max_tokens=_TOKENS, schema=_SCHEMA
             )
         except ProviderError as error:
             if isinstance(error, StatusError) and not error.retryable:
@@ -170,7 +170,7 @@ class Judge(OverEndpoint):
             return Verdict(
                 question=answer_to_judge.question, answer=answer, rating=None, missing="failed"
             ), error
-        rated = rating(judge_reply)
+        rated = parse_rating(judge_reply)
         reason = "" if rated is not None else "unreadable"
         return Verdict(question=answer_to_judge.question, answer=answer, rating=rated, missing=reason), None
 
@@ -178,7 +178,7 @@ class Judge(OverEndpoint):
         return f"Judge({self._endpoint!r}, {self._judge.model!r})"
 
 
-def rating(said: str) -> float | None:
+def parse_rating(said: str) -> float | None:
     """Return the rating that a judge wrote, or None when its answer is anything but one object with one rating."""
     fenced = _FENCED.match(said.strip())
     try:
@@ -205,5 +205,5 @@ def _write_data(data: dict[str, Any]) -> str:
 
 
 @cache
-def _prompt(name: str) -> str:
+def _load_prompt(name: str) -> str:
     return (files("acms_eval") / "data" / f"{name}.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from acms_eval.sweeps import Row
 
-__all__ = ["HOLDS", "Limit", "limits"]
+__all__ = ["HOLDS", "Limit", "find_limits"]
 
 HOLDS = 0.9
 """Share of the probes that has to be answered."""
@@ -37,34 +37,32 @@ class Limit:
     spread: tuple[float, float] | None = None
 
 
-def limits(rows: Sequence[Row], holds: float = HOLDS) -> list[Limit]:
+def find_limits(rows: Sequence[Row], holds: float = HOLDS) -> list[Limit]:
     """Return one limit for every curve among some rows, in their order."""
     curves: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         curves.setdefault((row.sweep, row.variant, row.scenario, row.system), []).append(row)
-    return [_limit(curve, holds) for curve in curves.values()]
+    return [_find_limit(curve, holds) for curve in curves.values()]
 
 
-def _limit(curve: Sequence[Row], holds: float) -> Limit:
+def _find_limit(curve: Sequence[Row], holds: float) -> Limit:
     ordered = sorted(curve, key=lambda row: row.at, reverse=curve[0].sweep in _EASY_LAST)
     broken_at = next((place for place, row in enumerate(ordered) if row.answered < holds), None)
     shown_row = ordered[-1 if broken_at is None else broken_at]
-    held_value = ordered[-1].at if broken_at is None else ordered[broken_at - 1].at if broken_at else None
+    held_values = [row.at for row in ordered[:broken_at]]
+    answered_by_list = list(shown_row.by_words.values())
+    spread = (min(answered_by_list), max(answered_by_list)) if len(answered_by_list) > 1 else None
     return Limit(
         sweep=shown_row.sweep,
         variant=shown_row.variant,
         scenario=shown_row.scenario,
         system=shown_row.system,
-        held=held_value,
+        held=held_values[-1] if held_values else None,
         broke=None if broken_at is None else shown_row.at,
         answered=shown_row.answered,
         hit=shown_row.hit,
         precision=shown_row.precision,
         cause=next(iter(shown_row.causes), ""),
         probes=shown_row.probes,
-        spread=_spread(list(shown_row.by_words.values())),
+        spread=spread,
     )
-
-
-def _spread(answered: Sequence[float]) -> tuple[float, float] | None:
-    return (min(answered), max(answered)) if len(answered) > 1 else None

@@ -82,7 +82,7 @@ def _best_first(items: Sequence[Recalled]) -> list[Recalled]:
 
 
 def hit(probe: Probe, items: Sequence[Recalled]) -> bool:
-    """Return whether every expected keyword is in what was recalled, in one item or in several (strict hit)."""
+    """Return whether every expected keyword was recalled, in one item or in several (strict hit)."""
     items = _without_decoys(probe, items)
     return all(any(carries(item.text, keyword) for item in items) for keyword in probe.expected)
 
@@ -193,7 +193,7 @@ def score(
     seconds: float = 0.0,
     paid: float | None = None,
 ) -> Score:
-    """Return all figures of one recall; `tokens` is what was used, by default the sum over the items."""
+    """Return all figures of one recall; `tokens` is by default the sum over the items."""
     past = [item for item in items if not item.current]
     return Score(
         probe=probe,

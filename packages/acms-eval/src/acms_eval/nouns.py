@@ -1,4 +1,4 @@
-"""The nouns of an evaluation: what is said, what is asked, what came back, and how good that was."""
+"""The nouns of an evaluation: messages, questions, recalled items and their scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Probe:
     expected: tuple[str, ...]
     #: Words of an answer that is no longer true.
     forbidden: tuple[str, ...] = ()
-    #: Words that are no part of the answer and worth having beside it: what it follows from.
+    #: Words that are not part of the answer but useful with it: the decisions it follows from.
     bonus: tuple[str, ...] = ()
     #: Texts that name an expected keyword without giving the answer, such as hearsay: they count as no answer.
     decoys: tuple[str, ...] = ()
@@ -120,10 +120,10 @@ class Score:
 
 
 class System(Protocol):
-    """A memory under measurement: it is told a conversation, and asked what it remembers.
+    """A memory under measurement: it is told a conversation, then asked about it.
 
-    An attribute `confidence`, where it has one, says how sure it was of its last answer, in [0, 1]; None: it cannot
-    tell. An attribute `paid` says what the request costs that it made of it.
+    It may have an attribute `confidence` of its last answer, in [0, 1] or None if unknown, and an attribute `paid`:
+    the cost of the request made from that answer.
     """
 
     #: The name of the system in a report.
@@ -138,33 +138,33 @@ class System(Protocol):
         ...
 
     async def ask(self, question: str, budget: int) -> Sequence[Recalled]:
-        """Return what is remembered about a question, as it would be shown; the question is not remembered."""
+        """Return the items that answer a question, in the order shown; the question is not stored."""
         ...
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return fmean(numbers) if numbers else None
 
 
 #: Column, and how it is read off a report.
 _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
-    ("hit", lambda report: _mean([score.hit for score in report.scores])),
-    ("hit@1", lambda report: _mean([score.hit_at_1 for score in report.scores])),
-    ("hit@5", lambda report: _mean([score.hit_at_5 for score in report.scores])),
-    ("outdated", lambda report: _mean([score.outdated for score in report.scores])),
-    ("answered", lambda report: _mean([score.answered for score in report.scores])),
-    ("stale", lambda report: _mean([score.stale for score in report.scores])),
-    ("stale anywhere", lambda report: _mean([score.stale_anywhere for score in report.scores])),
-    ("precision", lambda report: _mean([score.precision for score in report.scores])),
-    ("precision past", lambda report: _mean([score.precision_past for score in report.scores])),
-    ("nDCG@5", lambda report: _mean([score.ndcg for score in report.scores])),
-    ("surfaced", lambda report: _mean([score.surfaced for score in report.scores])),
-    ("items", lambda report: _mean([score.items for score in report.scores])),
-    ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
-    ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
-    ("only outdated", lambda report: _mean([score.only_outdated for score in report.scores])),
-    ("paid", lambda report: _mean([score.paid for score in report.scores])),
+    ("hit", lambda report: _mean_of_known([score.hit for score in report.scores])),
+    ("hit@1", lambda report: _mean_of_known([score.hit_at_1 for score in report.scores])),
+    ("hit@5", lambda report: _mean_of_known([score.hit_at_5 for score in report.scores])),
+    ("outdated", lambda report: _mean_of_known([score.outdated for score in report.scores])),
+    ("answered", lambda report: _mean_of_known([score.answered for score in report.scores])),
+    ("stale", lambda report: _mean_of_known([score.stale for score in report.scores])),
+    ("stale anywhere", lambda report: _mean_of_known([score.stale_anywhere for score in report.scores])),
+    ("precision", lambda report: _mean_of_known([score.precision for score in report.scores])),
+    ("precision past", lambda report: _mean_of_known([score.precision_past for score in report.scores])),
+    ("nDCG@5", lambda report: _mean_of_known([score.ndcg for score in report.scores])),
+    ("surfaced", lambda report: _mean_of_known([score.surfaced for score in report.scores])),
+    ("items", lambda report: _mean_of_known([score.items for score in report.scores])),
+    ("tokens", lambda report: _mean_of_known([score.tokens for score in report.scores])),
+    ("ask ms", lambda report: _mean_of_known([1000 * score.seconds for score in report.scores])),
+    ("only outdated", lambda report: _mean_of_known([score.only_outdated for score in report.scores])),
+    ("paid", lambda report: _mean_of_known([score.paid for score in report.scores])),
 )
 
 

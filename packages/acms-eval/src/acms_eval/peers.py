@@ -81,7 +81,7 @@ def _import_package(name: str) -> Any:
 
 @contextmanager
 def _name_foreign_errors(name: str) -> Generator[None]:
-    """Turn what another package raises into an error that names it."""
+    """Turn exceptions of another package into a `ProviderError` that names it."""
     try:
         yield
     except Exception as error:
@@ -107,9 +107,9 @@ def open_acms(
     include_current_episode: bool = True,
     requests: bool = False,
 ) -> OpenSystem:
-    """Return what makes ACMS sessions in memory, with the default configuration if none is given.
+    """Return a function that opens ACMS sessions in memory, with the default configuration if none is given.
 
-    With `requests` they are judged by whole requests, not by what is recalled.
+    With `requests` they are judged by whole requests, not by recalled items.
     """
     session_type = Requesting if requests else Remembering
 
@@ -187,7 +187,7 @@ class GleanrSession:
 
 
 def open_gleanr(embedder: Embedder | None = None, *, reflector: Any = None, config: Any = None) -> OpenSystem:
-    """Return what makes gleanr sessions in memory; `reflector` and `config` are its own."""
+    """Return a function that opens gleanr sessions in memory; `reflector` and `config` are objects of gleanr."""
     gleanr = _import_package("gleanr")
 
     @asynccontextmanager

@@ -18,7 +18,7 @@ from string import Template
 from typing import Any
 
 from acms.errors import ValidationError
-from acms_eval.chart_nouns import Chart, Point, cells
+from acms_eval.chart_nouns import Chart, Point, tabulate_chart
 
 __all__ = ["Document", "Section", "Table"]
 
@@ -65,14 +65,14 @@ class Document:
 
         A folder that is missing is made; what an earlier report left there under these names is replaced.
         """
-        from acms_eval.charts import svg  # it brings matplotlib
+        from acms_eval.charts import draw_svg  # it brings matplotlib
 
         folder_path = Path(folder)
         texts = {
             "report.json": self.to_json(),
             "report.md": self.to_markdown(),
             "report.html": self.to_html(),
-            **{f"charts/{chart.name}.svg": svg(chart) for chart in self.charts},
+            **{f"charts/{chart.name}.svg": draw_svg(chart) for chart in self.charts},
             **(beside or {}),
         }
         try:
@@ -137,7 +137,7 @@ class Document:
         return template.substitute(
             title=escape(self.title),
             style=STYLE,
-            intro=_paragraphs(self.text),
+            intro=_html_paragraphs(self.text),
             contents="\n".join(
                 f'<li><a href="#{escape(section.name)}">{escape(section.title)}</a></li>'
                 for section in everything
@@ -174,22 +174,22 @@ def _section_json(section: Section) -> dict[str, Any]:
 
 
 def _point_json(point: Point) -> dict[str, Any]:
-    figures: dict[str, Any] = {"x": point.x, "y": _finite(point.y)}
+    figures: dict[str, Any] = {"x": point.x, "y": _finite_or_none(point.y)}
     if point.label:
         figures["label"] = point.label
     if point.low is not None and point.high is not None:
-        figures |= {"low": _finite(point.low), "high": _finite(point.high)}
+        figures |= {"low": _finite_or_none(point.low), "high": _finite_or_none(point.high)}
     return figures
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
 def _section_markdown(section: Section, heading: str) -> list[str]:
     parts = [f"{heading} {section.title}", *section.text]
     for chart in section.charts:
-        parts += [f"![{chart.title}](charts/{chart.name}.svg)", _markdown_table(*cells(chart))]
+        parts += [f"![{chart.title}](charts/{chart.name}.svg)", _markdown_table(*tabulate_chart(chart))]
     for table in section.tables:
         parts += [*([f"{table.title}:"] if table.title else []), _markdown_table(table.heads, table.rows)]
     return parts
@@ -197,28 +197,28 @@ def _section_markdown(section: Section, heading: str) -> list[str]:
 
 def _markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines)
 
 
-def _cell(text: str) -> str:
+def _markdown_cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 
-def _paragraphs(text: Sequence[str]) -> str:
+def _html_paragraphs(text: Sequence[str]) -> str:
     return "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in text)
 
 
 def _section_html(section: Section) -> str:
-    from acms_eval.charts import svg
+    from acms_eval.charts import draw_svg
 
     parts = [
         f'<section id="{escape(section.name)}">',
         f"<h2>{escape(section.title)}</h2>",
-        _paragraphs(section.text),
+        _html_paragraphs(section.text),
     ]
     for chart in section.charts:
-        heads, rows = cells(chart)
-        parts.append(f"<figure>\n{svg(chart, alone=False)}</figure>")
+        heads, rows = tabulate_chart(chart)
+        parts.append(f"<figure>\n{draw_svg(chart, alone=False)}</figure>")
         table = _html_table(chart.text, heads, rows)
         parts.append(f"<details><summary>The figures: {escape(chart.title)}</summary>\n{table}</details>")
     parts += [_html_table(table.title, table.heads, table.rows) for table in section.tables]

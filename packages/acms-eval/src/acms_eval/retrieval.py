@@ -35,16 +35,16 @@ from acms_eval.peers import OpenSystem
 
 __all__ = [
     "Abstention",
-    "Asked",
     "DataSize",
     "Progress",
+    "QuestionFigures",
     "RetrievalReport",
-    "auc",
-    "budgets",
+    "budgets_of_dataset",
+    "compute_auc",
     "evaluate",
-    "headline",
+    "headline_figures",
+    "rank_messages",
     "ranked_figures",
-    "ranking",
     "recall_figures",
 ]
 
@@ -54,14 +54,14 @@ LONG_MESSAGES = ("BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M", "LongMemEval")
 ALL = "all"
 
 
-def budgets(dataset: str) -> tuple[int, ...]:
+def budgets_of_dataset(dataset: str) -> tuple[int, ...]:
     """Return the token budgets a set is measured at: small ones for short messages, both for a set of your own."""
     if dataset in SHORT_MESSAGES:
         return CHAT
     return LONG if dataset in LONG_MESSAGES else ANY
 
 
-def headline(dataset: str) -> tuple[str, ...]:
+def headline_figures(dataset: str) -> tuple[str, ...]:
     """Return the names of the figures by which a set is judged: at its main budgets."""
     return (
         ("R@10", "B1k", "P1k", "S1k") if dataset in SHORT_MESSAGES else ("R@10", "B4k", "B16k", "P4k", "S4k")
@@ -75,8 +75,8 @@ def _short_number(budget: int) -> str:
 # ── one question ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ranking(items: Sequence[Recalled]) -> list[int]:
-    """Return the messages that were recalled, best score first, without the current episode: it is not ranked."""
+def rank_messages(items: Sequence[Recalled]) -> list[int]:
+    """Return the indexes of the recalled messages, best score first, without the current episode."""
     ranked_items = sorted((item for item in items if not item.current), key=lambda item: -item.score)
     return list(dict.fromkeys(item.index for item in ranked_items if item.index is not None))
 
@@ -110,7 +110,7 @@ def recall_figures(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QuestionFigures:
     """The figures of one system for one question."""
 
     system: str
@@ -172,7 +172,7 @@ async def evaluate(
     question of a data set only. A system that raises `ProviderError` is left out of the whole report,
     with the reason. `left_out` and `settings` go into the report as they are.
     """
-    rows: list[Asked] = []
+    rows: list[QuestionFigures] = []
     sizes: dict[str, DataSize] = {}
     running, reasons = dict(systems), dict(left_out or {})
     for conversation in conversations:
@@ -210,7 +210,7 @@ async def _ask_questions(
     conversation: Conversation,
     places: Iterable[int],
     progress: Callable[[Progress], None] | None,
-) -> list[Asked]:
+) -> list[QuestionFigures]:
     """Tell a system a conversation, and ask it the questions at these places."""
 
     def tell(done: int) -> None:
@@ -222,7 +222,7 @@ async def _ask_questions(
     for said in conversation.said:
         await system.tell(said)
     await system.settle()
-    rows: list[Asked] = []
+    rows: list[QuestionFigures] = []
     firsts = conversation.firsts()
     for place in places:
         rows.append(await _ask_question(system, name, conversation, place, firsts))
@@ -232,7 +232,7 @@ async def _ask_questions(
 
 async def _ask_question(
     system: System, name: str, conversation: Conversation, place: int, firsts: Sequence[int]
-) -> Asked:
+) -> QuestionFigures:
     question = conversation.questions[place]
     gold, newest, outdated = (
         {firsts[index] for index in indices}
@@ -241,7 +241,9 @@ async def _ask_question(
     by_budget: list[tuple[int, dict[str, float]]] = []
     items: Sequence[Recalled] = ()
     seconds: float | None = None
-    for budget in budgets(conversation.dataset) if gold else budgets(conversation.dataset)[-1:]:
+    for budget in (
+        budgets_of_dataset(conversation.dataset) if gold else budgets_of_dataset(conversation.dataset)[-1:]
+    ):
         start = time.perf_counter()
         items = await system.ask(question.text, budget)
         seconds = time.perf_counter() - start
@@ -250,14 +252,14 @@ async def _ask_question(
             by_budget.append(
                 (budget, recall_figures([item.index for item in items], gold, outdated - newest))
             )
-    figures = ranked_figures(ranking(items), gold) if gold else {}
+    figures = ranked_figures(rank_messages(items), gold) if gold else {}
     for figure in "BPS":
         figures |= {
             f"{figure}{_short_number(budget)}": figures_there[figure]
             for budget, figures_there in by_budget
             if figure in figures_there
         }
-    return Asked(
+    return QuestionFigures(
         system=name,
         dataset=conversation.dataset,
         conversation=conversation.name,
@@ -273,10 +275,10 @@ async def _ask_question(
 # ── abstention ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def auc(answerable: Sequence[float], unanswerable: Sequence[float]) -> float:
-    """Return how probable it is that a question with an answer gets the higher confidence than one without; ties: half.
+def compute_auc(answerable: Sequence[float], unanswerable: Sequence[float]) -> float:
+    """Return the area under the ROC curve of the confidence: 1 separates both kinds of question, 0.5 is chance.
 
-    0.5 is a coin, 1 tells them apart without error.
+    It is the probability that a question with an answer has a higher confidence than one without; a tie counts half.
     """
     if not answerable or not unanswerable:
         raise ValidationError("needs questions of both kinds", field="unanswerable")
@@ -290,7 +292,7 @@ def auc(answerable: Sequence[float], unanswerable: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """How well a system knows what it cannot answer: it declines below a confidence."""
+    """How well a system recognizes questions without an answer; it declines those below a confidence."""
 
     answerable: int
     unanswerable: int
@@ -298,11 +300,11 @@ class Abstention:
     #: Below this confidence it declines.
     threshold: float
     declined: int
-    #: Share of what it declined that has no answer; None when it declined nothing.
+    #: Share of the declined questions that have no answer; None if it declined none.
     precision: float | None
-    #: Share of what has no answer that it declined.
+    #: Share of the questions without an answer that it declined.
     recall: float
-    #: Share of what has an answer that it declined all the same.
+    #: Share of the questions with an answer that it declined.
     false_alarms: float
 
 
@@ -313,7 +315,7 @@ class Abstention:
 class RetrievalReport:
     """The figures of all systems for all questions; every mean has its 95 % bootstrap interval."""
 
-    asked: tuple[Asked, ...]
+    asked: tuple[QuestionFigures, ...]
     #: By set.
     sizes: Mapping[str, DataSize]
     #: Systems that were not run, and why.
@@ -346,7 +348,7 @@ class RetrievalReport:
         figure_names = dict.fromkeys(name for figures in rows for name in figures)
         return sorted(figure_names, key=lambda name: name.startswith("S"))
 
-    def _rows(self, dataset: str, system: str, group: str) -> list[Asked]:
+    def _rows(self, dataset: str, system: str, group: str) -> list[QuestionFigures]:
         return [
             row
             for row in self.asked
@@ -362,7 +364,9 @@ class RetrievalReport:
             rows = [row for row in self._rows(dataset, system, group) if name in row.figures]
             if rows:
                 values, clusters = [row.figures[name] for row in rows], [row.conversation for row in rows]
-                intervals[name] = bootstrap.interval(values, clusters, seed=self.seed, rounds=self.rounds)
+                intervals[name] = bootstrap.mean_interval(
+                    values, clusters, seed=self.seed, rounds=self.rounds
+                )
         return intervals
 
     def margin(
@@ -373,7 +377,9 @@ class RetrievalReport:
         None when there are none.
         """
         values, clusters = self._margins(dataset, name, of, over, group)
-        return bootstrap.interval(values, clusters, seed=self.seed, rounds=self.rounds) if values else None
+        return (
+            bootstrap.mean_interval(values, clusters, seed=self.seed, rounds=self.rounds) if values else None
+        )
 
     def _margins(
         self, dataset: str, name: str, of: str, over: str, group: str = ALL
@@ -408,7 +414,9 @@ class RetrievalReport:
         )
         if not margins_here[0] or not margins_left_out[0]:
             return None
-        return bootstrap.difference(margins_here, margins_left_out, seed=self.seed, rounds=self.rounds)
+        return bootstrap.difference_interval(
+            margins_here, margins_left_out, seed=self.seed, rounds=self.rounds
+        )
 
     def abstention(self, dataset: str, system: str, *, threshold: float = POSSIBLE_FROM) -> Abstention | None:
         """Return how well a system knows what a set does not answer, when it declines below a confidence.
@@ -432,7 +440,7 @@ class RetrievalReport:
         return Abstention(
             answerable=len(confidences[True]),
             unanswerable=len(confidences[False]),
-            auc=auc(confidences[True], confidences[False]),
+            auc=compute_auc(confidences[True], confidences[False]),
             threshold=threshold,
             declined=declined_count,
             precision=declined[False] / declined_count if declined_count else None,
@@ -448,7 +456,7 @@ class RetrievalReport:
         blocks: list[str] = []
         for dataset in self.datasets:
             size = self.sizes[dataset]
-            names = [name for name in self.names(dataset) if name in headline(dataset) or not main]
+            names = [name for name in self.names(dataset) if name in headline_figures(dataset) or not main]
             rows = [["", "n", *names]]
             for group in self.groups(dataset) if groups else (ALL,):
                 for system in self.systems:
@@ -500,7 +508,7 @@ class RetrievalReport:
         try:
             document: dict[str, Any] = json.loads(text)
             return RetrievalReport(
-                asked=tuple(Asked(**row) for row in document["asked"]),
+                asked=tuple(QuestionFigures(**row) for row in document["asked"]),
                 sizes={name: DataSize(**size) for name, size in document["sizes"].items()},
                 left_out=document["left_out"],
                 settings=document["settings"],

@@ -1,4 +1,4 @@
-"""Runs a scenario: tells it to a system as a user would, asks, and judges what comes back."""
+"""Runs a scenario: tells it to a system as a user would, asks the questions, and scores the answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Remembering:
 
 
 class Requesting(Remembering):
-    """An ACMS session that is judged by whole requests: the history and what is recalled, within the budget."""
+    """An ACMS session that is judged by whole requests: history and recalled entries, within the budget."""
 
     #: The cost of the last request, in units of one token of uncached input; None when it did not fit.
     paid: float | None = None

@@ -21,16 +21,16 @@ from acms_eval.sweeps import Row
 
 __all__ = [
     "FIGURES",
-    "by_words",
     "composite_of",
-    "judged",
-    "limits",
-    "means",
-    "requests",
-    "retrieval",
-    "scenarios",
-    "shares",
-    "timed",
+    "figure_by_probe",
+    "judge_section",
+    "limit_section",
+    "mean_figure",
+    "request_section",
+    "retrieval_sections",
+    "scenario_sections",
+    "speed_section",
+    "word_list_section",
 ]
 
 PERCENT = "in percent"
@@ -50,7 +50,7 @@ _SPANNED = ("answered", "hit", "hit@1", "hit@5", "nDCG@5")
 """Figures whose interval is shown."""
 
 
-def shares(reports: Sequence[Report], name: str) -> list[tuple[str, float]]:
+def figure_by_probe(reports: Sequence[Report], name: str) -> list[tuple[str, float]]:
     """Return a figure of every probe that has it, each with the conversation it is about."""
     read_figure = FIGURES[name]
     return [
@@ -61,9 +61,9 @@ def shares(reports: Sequence[Report], name: str) -> list[tuple[str, float]]:
     ]
 
 
-def means(reports: Sequence[Report], name: str) -> float | None:
+def mean_figure(reports: Sequence[Report], name: str) -> float | None:
     """Return the mean of a figure over all probes that have it; None when none has."""
-    values = [value for _, value in shares(reports, name)]
+    values = [value for _, value in figure_by_probe(reports, name)]
     return fmean(values) if values else None
 
 
@@ -88,7 +88,7 @@ def _format_interval(value: Interval | None, *, sign: bool = False) -> str:
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) -> tuple[Section, ...]:
+def scenario_sections(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) -> tuple[Section, ...]:
     """Return the tables of a run of scenarios: systems over all probes, and scenario by scenario."""
     rows: list[tuple[str, ...]] = []
     spans: list[tuple[str, ...]] = []
@@ -100,7 +100,7 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
                 system,
                 str(len(scores)),
                 _format_percent(composite_of(reports)),
-                *(_format_percent(means(reports, name)) for name in FIGURES),
+                *(_format_percent(mean_figure(reports, name)) for name in FIGURES),
                 f"{fmean([score.items for score in scores]):.1f}" if scores else _MISSING,
                 f"{fmean([score.tokens for score in scores]):.0f}" if scores else _MISSING,
             )
@@ -155,24 +155,24 @@ def _rows_by_kind(suite: Suite) -> list[tuple[str, ...]]:
             (
                 kind,
                 str(count),
-                *(_format_percent(means(reports, "answered")) for reports in reports_by_system),
+                *(_format_percent(mean_figure(reports, "answered")) for reports in reports_by_system),
             )
         )
     return rows
 
 
 def _interval_over_probes(reports: Sequence[Report], name: str, seed: int, rounds: int) -> Interval | None:
-    values_of_probes = shares(reports, name)
+    values_of_probes = figure_by_probe(reports, name)
     if not values_of_probes:
         return None
     values = [value for _, value in values_of_probes]
-    return bootstrap.interval(
+    return bootstrap.mean_interval(
         values, [conversation for conversation, _ in values_of_probes], seed=seed, rounds=rounds
     )
 
 
-def timed(suite: Suite) -> Section:
-    """Return how long a message and a question took."""
+def speed_section(suite: Suite) -> Section:
+    """Return the mean milliseconds of a message and of a question."""
     rows: list[tuple[str, ...]] = []
     for system in suite.systems:
         reports = suite.of(system)
@@ -194,8 +194,8 @@ def timed(suite: Suite) -> Section:
     return Section(name="speed", title="What it takes", text=(), tables=(table,))
 
 
-def judged(found: Mapping[str, Judgement]) -> Section:
-    """Return what a judge said of the answers of every system."""
+def judge_section(found: Mapping[str, Judgement]) -> Section:
+    """Return the judge's ratings of every system."""
     rows: list[tuple[str, ...]] = []
     for system, judgement in found.items():
         figures = judgement.figures()
@@ -229,7 +229,9 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 # ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def retrieval(report: RetrievalReport, *, against: RetrievalReport | None = None) -> tuple[Section, ...]:
+def retrieval_sections(
+    report: RetrievalReport, *, against: RetrievalReport | None = None
+) -> tuple[Section, ...]:
     """Return a section for each set of conversations; `against` is the same on the data that was tuned on."""
     return tuple(_dataset_section(report, dataset, against) for dataset in report.datasets)
 
@@ -444,15 +446,15 @@ def _budget_of_figure(name: str) -> float:
     return 1000.0 * float(size[:-1]) if size.endswith("k") else float(size)
 
 
-def by_words(suite: Suite) -> Section | None:
-    """Return how much of what is answered depends on the words in which it is said; None with one word list."""
+def word_list_section(suite: Suite) -> Section | None:
+    """Return the share answered by word list, or None if there is only one list."""
     lists = sorted({report.words for report in suite.reports})
     if len(lists) < 2:
         return None
     rows: list[tuple[str, ...]] = []
     for system in suite.systems:
         answered_shares = [
-            means([report for report in suite.of(system) if report.words == name], "answered") or 0.0
+            mean_figure([report for report in suite.of(system) if report.words == name], "answered") or 0.0
             for name in lists
         ]
         rows.append(
@@ -473,8 +475,8 @@ def by_words(suite: Suite) -> Section | None:
     )
 
 
-def requests(rows: Sequence[Row], requesting: Mapping[str, str]) -> Section:
-    """Return what whole requests show and cost beside what a recall brings; `requesting` has both names of each."""
+def request_section(rows: Sequence[Row], requesting: Mapping[str, str]) -> Section:
+    """Return evidence and cost of whole requests and of recalls; `requesting` maps each system to its recall."""
     table_rows: list[tuple[str, ...]] = []
     for request in rows:
         if request.system not in requesting:
@@ -522,7 +524,7 @@ def _sweep_title(measured: Row | Limit) -> str:
     return " ".join(filter(None, (measured.sweep.replace("_", " "), measured.variant, about)))
 
 
-def limits(found: Sequence[Limit]) -> Section:
+def limit_section(found: Sequence[Limit]) -> Section:
     """Return where each system breaks in each sweep, and why, and which sweeps no system breaks in."""
     rows: list[tuple[str, ...]] = []
     unbroken: list[str] = []

@@ -18,7 +18,7 @@ from acms_eval.running import measure
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["DEFAULT", "SHORT", "LineUp", "Suite", "line_up", "through"]
+__all__ = ["DEFAULT", "SHORT", "LineUp", "Suite", "line_up", "run_suite"]
 
 SHORT: Mapping[str, str] = {
     "acms": "acms",
@@ -109,7 +109,7 @@ class Suite:
         return [report for report in self.reports if report.system == system and kind in (None, report.kind)]
 
 
-async def through(
+async def run_suite(
     scenarios: Sequence[Scenario],
     entered: Mapping[str, OpenSystem],
     *,

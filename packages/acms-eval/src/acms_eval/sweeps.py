@@ -7,7 +7,6 @@ after every conversation.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,13 @@ from typing import Any
 
 from acms.config import ACMSConfig, EpisodeBoundaryConfig, RecallConfig
 from acms.errors import ValidationError
-from acms_eval.causes import cause
+from acms_eval.causes import find_cause
 from acms_eval.composite import WEIGHTS
 from acms_eval.nouns import Report, Scenario, Score, System
 from acms_eval.peers import OpenSystem
 from acms_eval.running import measure_budgets
 from acms_eval.scenarios import DISTANCES, SCENARIOS, corrections, spread, temporal_degradation
-from acms_eval.topics import Phrases, drawn
+from acms_eval.topics import Phrases, phrases_of_seed
 
 __all__ = [
     "CURRENT_PCTS",
@@ -31,19 +30,19 @@ __all__ = [
     "LENGTHS",
     "NOISES",
     "TOKEN_BUDGETS",
-    "Configured",
     "Latency",
+    "OpenWithConfig",
     "Row",
     "Step",
-    "current_shares",
-    "distances",
-    "episode_lengths",
-    "latencies",
-    "lengths",
-    "many_episodes",
-    "marked_and_plain",
-    "token_budgets",
-    "topic_shares",
+    "compare_markers",
+    "measure_latencies",
+    "sweep_current_shares",
+    "sweep_distances",
+    "sweep_episode_counts",
+    "sweep_episode_lengths",
+    "sweep_lengths",
+    "sweep_token_budgets",
+    "sweep_topic_shares",
 ]
 
 TOKEN_BUDGETS = (100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 4000)
@@ -58,7 +57,7 @@ DENSE = "high_density"
 
 Words = Phrases | Sequence[Phrases] | None
 """Word lists: of several every seed takes the next one, so that no figure rests on one list; None: `SHIPPED[0]`."""
-Configured = Callable[[ACMSConfig], OpenSystem]
+OpenWithConfig = Callable[[ACMSConfig], OpenSystem]
 """Makes systems of one configuration; only ACMS has one."""
 
 
@@ -120,10 +119,6 @@ class Row:
         """Return the row as JSON has it."""
         return asdict(self)
 
-    def to_json(self) -> str:
-        """Return the row as JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
@@ -141,10 +136,6 @@ class Latency:
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON has it."""
         return asdict(self)
-
-    def to_json(self) -> str:
-        """Return the row as JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +195,7 @@ def _make_row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> R
             if after in (None, score.probe.after):
                 scores.append(score)
                 by_words.setdefault(report.words, []).append(score.answered)
-                if (why := cause(scenario, score, roomy_score)) is not None:
+                if (why := find_cause(scenario, score, roomy_score)) is not None:
                     causes[why] += 1
     together = replace(reports[0], scores=tuple(scores))
     figures = together.figures()
@@ -239,13 +230,13 @@ def _make_row(sweep: str, run: _Run, pool: _Pool, after: int | None = None) -> R
 def _write_scenario(name: str, turns: int, seed: int, phrases: Words) -> Scenario:
     if name not in SCENARIOS:
         raise ValidationError(f"{name!r} is no known scenario", field="scenario", options=tuple(SCENARIOS))
-    return SCENARIOS[name](turns=turns, seed=seed, phrases=drawn(phrases, seed))
+    return SCENARIOS[name](turns=turns, seed=seed, phrases=phrases_of_seed(phrases, seed))
 
 
 # ── E2: what parameters do ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def token_budgets(
+async def sweep_token_budgets(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[int] = TOKEN_BUDGETS,
@@ -290,11 +281,10 @@ async def token_budgets(
     ]
 
 
-async def episode_lengths(
-    configured: Mapping[str, Configured],
+async def sweep_episode_lengths(
+    configured: Mapping[str, OpenWithConfig],
     *,
     values: Sequence[int] = EPISODE_TURNS,
-    scenario: str = DENSE,
     turns: int = 200,
     budget: int | None = None,
     seeds: Sequence[int] = range(3),
@@ -307,7 +297,7 @@ async def episode_lengths(
             value=value,
             system=name,
             open_system=make(ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=value))),
-            scenario=_write_scenario(scenario, turns, seed, phrases),
+            scenario=_write_scenario(DENSE, turns, seed, phrases),
             budget=budget,
         )
         for name, make in configured.items()
@@ -317,11 +307,10 @@ async def episode_lengths(
     return await _measure_runs("max_turns_per_episode", runs, progress)
 
 
-async def current_shares(
-    configured: Mapping[str, Configured],
+async def sweep_current_shares(
+    configured: Mapping[str, OpenWithConfig],
     *,
     values: Sequence[float] = CURRENT_PCTS,
-    scenario: str = DENSE,
     turns: int = 200,
     budget: int | None = 500,
     seeds: Sequence[int] = range(3),
@@ -334,7 +323,7 @@ async def current_shares(
             value=value,
             system=name,
             open_system=make(ACMSConfig(recall=RecallConfig(current_episode_budget_pct=value))),
-            scenario=_write_scenario(scenario, turns, seed, phrases),
+            scenario=_write_scenario(DENSE, turns, seed, phrases),
             budget=budget,
         )
         for name, make in configured.items()
@@ -347,7 +336,7 @@ async def current_shares(
 # ── E3: what length does ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def lengths(
+async def sweep_lengths(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[int] = LENGTHS,
@@ -373,12 +362,10 @@ async def lengths(
     return await _measure_runs("turns", runs, progress)
 
 
-async def many_episodes(
-    configured: Mapping[str, Configured],
+async def sweep_episode_counts(
+    configured: Mapping[str, OpenWithConfig],
     *,
     values: Sequence[int] = (80, 160, 320),
-    scenario: str = DENSE,
-    budget: int | None = None,
     seeds: Sequence[int] = range(3),
     phrases: Words = None,
     progress: Progress | None = None,
@@ -390,8 +377,7 @@ async def many_episodes(
             value=value // 4,
             system=name,
             open_system=make(config),
-            scenario=_write_scenario(scenario, value, seed, phrases),
-            budget=budget,
+            scenario=_write_scenario(DENSE, value, seed, phrases),
         )
         for name, make in configured.items()
         for value in values
@@ -400,7 +386,7 @@ async def many_episodes(
     return await _measure_runs("episodes", runs, progress)
 
 
-async def latencies(
+async def measure_latencies(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[int] = (10, 50, 100, 200, 500, 1000),
@@ -410,7 +396,7 @@ async def latencies(
     phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Latency]:
-    """Return what a message and a recall cost as a conversation grows (E3.3).
+    """Return the time of a message and of a recall as a conversation grows (E3.3).
 
     One conversation is told in stretches. After every message the system comes to rest, which is counted as background
     work; at the end of a stretch the probes are asked in turn, `asks` times altogether.
@@ -460,7 +446,7 @@ async def latencies(
 # ── E5.3, and what markers are worth ────────────────────────────────────────────────────────────────────────────────
 
 
-async def distances(
+async def sweep_distances(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[int] = DISTANCES,
@@ -480,7 +466,10 @@ async def distances(
             system=name,
             open_system=open_system,
             scenario=temporal_degradation(
-                turns=max(chosen_distances) + 1, seed=seed, phrases=drawn(phrases, seed), noise=noise
+                turns=max(chosen_distances) + 1,
+                seed=seed,
+                phrases=phrases_of_seed(phrases, seed),
+                noise=noise,
             ),
             budget=budget,
             variant=f"{round(100 * noise)} % noise",
@@ -502,7 +491,7 @@ async def distances(
     ]
 
 
-async def topic_shares(
+async def sweep_topic_shares(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[float] = NOISES,
@@ -512,32 +501,29 @@ async def topic_shares(
     phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Return how recall depends on the share of what is said since a fact that is about its topic (E5.5)."""
+    """Return how recall depends on the share of messages since a fact that have its topic (E5.5)."""
     runs: list[_Run] = []
     for name, open_system in systems.items():
         for value in values:
             for seed in seeds:
-                phrase_list = drawn(phrases, seed)
                 scenario = temporal_degradation(
-                    turns=distance + 1, seed=seed, phrases=phrase_list, noise=value
+                    turns=distance + 1, seed=seed, phrases=phrases_of_seed(phrases, seed), noise=value
                 )
-                last_place = max(probe.after for probe in scenario.probes)
-                scenario = replace(
-                    scenario, probes=tuple(probe for probe in scenario.probes if probe.after == last_place)
-                )
+                end = max(probe.after for probe in scenario.probes)
+                last_probes = tuple(probe for probe in scenario.probes if probe.after == end)
                 runs.append(
                     _Run(
                         value=value,
                         system=name,
                         open_system=open_system,
-                        scenario=scenario,
+                        scenario=replace(scenario, probes=last_probes),
                         budget=budget,
                     )
                 )
     return await _measure_runs("noise", runs, progress)
 
 
-async def marked_and_plain(
+async def compare_markers(
     systems: Mapping[str, OpenSystem],
     *,
     values: Sequence[int] = (200, 1000),
@@ -546,13 +532,15 @@ async def marked_and_plain(
     phrases: Words = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Return what it is worth to state facts with markers: the same conversations with and without."""
+    """Return recall of the same conversations with facts stated with markers and without."""
     runs = [
         _Run(
             value=value,
             system=name,
             open_system=open_system,
-            scenario=corrections(turns=value, seed=seed, phrases=drawn(phrases, seed), marked=marked),
+            scenario=corrections(
+                turns=value, seed=seed, phrases=phrases_of_seed(phrases, seed), marked=marked
+            ),
             budget=budget,
             variant="marked" if marked else "plain",
         )

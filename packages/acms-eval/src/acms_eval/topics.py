@@ -22,7 +22,7 @@ from acms.knowledge import Cardinality
 from acms.text.markers import detect_markers
 from acms_eval.metrics import carries
 
-__all__ = ["SHIPPED", "Chain", "Domain", "Phrases", "Topic", "Use", "drawn", "phrases"]
+__all__ = ["SHIPPED", "Chain", "Domain", "Phrases", "Topic", "Use", "phrases", "phrases_of_seed"]
 
 SHIPPED = ("software", "household", "practice")
 """The word lists that come with ACMS: a software project, a family at home, a doctor's practice."""
@@ -148,7 +148,7 @@ def phrases(path: str | PathLike[str] | None = None) -> Phrases:
     names the place, such as "topics[3].noise".
     """
     if path is None or path in SHIPPED:
-        return _shipped(str(path or SHIPPED[0]))
+        return _load_shipped(str(path or SHIPPED[0]))
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -157,7 +157,7 @@ def phrases(path: str | PathLike[str] | None = None) -> Phrases:
     return word_list if word_list.name else replace(word_list, name=Path(path).stem)
 
 
-def drawn(lists: Phrases | Sequence[Phrases] | None, seed: int) -> Phrases | None:
+def phrases_of_seed(lists: Phrases | Sequence[Phrases] | None, seed: int) -> Phrases | None:
     """Return the word list of a seed: the lists take turns, so that every list is used equally often."""
     if lists is None or isinstance(lists, Phrases):
         return lists
@@ -165,7 +165,7 @@ def drawn(lists: Phrases | Sequence[Phrases] | None, seed: int) -> Phrases | Non
 
 
 @cache
-def _shipped(name: str) -> Phrases:
+def _load_shipped(name: str) -> Phrases:
     return _parse_phrases((files("acms_eval") / "data" / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -306,7 +306,7 @@ def _check_slots(text: str, needed: Sequence[str], allowed: Sequence[str], place
 
 
 def _check_phrases(word_list: Phrases) -> None:
-    topics = list(_topics(word_list))
+    topics = list(_iterate_topics(word_list))
     for place, topic in topics:
         _check_values(topic.values, LEAST_VALUES, place)
         for name, marked in (
@@ -348,7 +348,7 @@ def _check_phrases(word_list: Phrases) -> None:
     _check_no_value_named(word_list)
 
 
-def _topics(word_list: Phrases) -> Iterator[tuple[str, Topic]]:
+def _iterate_topics(word_list: Phrases) -> Iterator[tuple[str, Topic]]:
     for group in ("topics", "constraints", "failures", "goals"):
         for index, topic in enumerate(getattr(word_list, group)):
             yield f"{group}[{index}]", topic
@@ -379,7 +379,7 @@ def _value_words(value: str) -> set[str]:
 
 
 def _check_no_shared_words(groups: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Refuse two topics whose values share a word: a keyword would be found in what is said about the other."""
+    """Refuse two topics whose values share a word: a keyword would be found in messages about the other topic."""
     owners: dict[str, str] = {}
     for place, values in groups:
         for word in sorted(set().union(*map(_value_words, values))):
@@ -415,7 +415,7 @@ def _check_no_value_named(word_list: Phrases) -> None:
         values_by_first_word.setdefault(value.lstrip("$€£").split()[0].casefold(), []).append(
             value.lstrip("$€£")
         )
-    for place, topic in _topics(word_list):
+    for place, topic in _iterate_topics(word_list):
         for name in ("marked", "plain", "corrected", "corrected_plain", "questions", "indirect"):
             for index, text in enumerate(getattr(topic, name)):
                 for word in {raw_word.strip("$€£.,;:!?()\"'").casefold() for raw_word in text.split()}:

@@ -25,7 +25,7 @@ _BEAM_TIME = re.compile(r"([a-z]+)-(\d{1,2})-(\d{4})", re.IGNORECASE)
 _SESSION = re.compile(r"session_(\d+)")
 
 
-def _sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json]]]:
+def _iterate_sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json]]]:
     """Yield (name, turns) of session_1, session_2… in order."""
     sessions = [(int(match[1]), match[0]) for name in conversation if (match := _SESSION.fullmatch(name))]
     for _, name in sorted(sessions):
@@ -35,7 +35,7 @@ def _sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json
 
 def _read_locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
     conversation = document["conversation"]
-    for name, turns in _sessions(conversation):
+    for name, turns in _iterate_sessions(conversation):
         match = _LOCOMO_TIME.search(conversation[f"{name}_date_time"])
         if match is None:
             raise ValueError(f"{name}_date_time is {conversation[f'{name}_date_time']!r}")
@@ -54,7 +54,7 @@ def _read_locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
 
 
 def _read_realtalk(document: Mapping[str, Json]) -> Iterator[Turn]:
-    for _, turns in _sessions(document):
+    for _, turns in _iterate_sessions(document):
         for turn in turns:
             match = _REALTALK_TIME.search(turn["date_time"])
             if match is None:

@@ -6,14 +6,14 @@ from random import Random
 
 from acms.knowledge import Proposal
 from acms_eval.nouns import Probe, Scenario
-from acms_eval.scenarios.writer import Decided, Statement, Writer
+from acms_eval.scenarios.writer import Decision, Statement, Writer
 from acms_eval.topics import Phrases
 from acms_eval.topics import phrases as _phrases
 
 __all__ = ["cascading_decisions", "contradiction", "fact_correction"]
 
 
-def _correct_with_cue(writer: Writer, decision: Decided, place: int) -> Statement:
+def _correct_with_cue(writer: Writer, decision: Decision, place: int) -> Statement:
     """Return a marked correction: a cue of any topic, or a phrasing of this one."""
     random: Random = writer.random
     if random.random() < 0.5:
@@ -127,7 +127,7 @@ def cascading_decisions(*, turns: int = 200, seed: int = 0, phrases: Phrases | N
         sorted(place for place in order if place >= split),
     ]
     mixed = [statements[chain_places[0 if place < split else 1].pop(0)] for place in order]
-    remark_topics = [Decided(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
+    remark_topics = [Decision(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
     return writer.write(
         f"cascading_decisions-{turns}-{seed}",
         turns=turns,

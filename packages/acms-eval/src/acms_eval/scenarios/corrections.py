@@ -7,7 +7,14 @@ from random import Random
 
 from acms.errors import ValidationError
 from acms_eval.nouns import Probe, Scenario
-from acms_eval.scenarios.writer import Part, Statement, Writer, bare, keywords, proposal
+from acms_eval.scenarios.writer import (
+    Part,
+    Statement,
+    Writer,
+    answer_keywords,
+    build_proposal,
+    without_currency,
+)
 from acms_eval.topics import Phrases, Topic
 from acms_eval.topics import phrases as _phrases
 
@@ -50,8 +57,8 @@ def corrections(
     probes = [
         Probe(
             question=writer.random.choice(topic.questions),
-            expected=keywords(topic, plan.values[topic.name][-1]),
-            forbidden=tuple(bare(value) for value in plan.values[topic.name][:-1]),
+            expected=answer_keywords(topic, plan.values[topic.name][-1]),
+            forbidden=tuple(without_currency(value) for value in plan.values[topic.name][:-1]),
             after=first_asked + round((turns - first_asked) * place / len(asked_topics)),
             topic=topic.name,
         )
@@ -110,7 +117,9 @@ class _Plan:
         }
         for topic in self.topics:
             for value in (*self.values[topic.name], self._next_values.get(topic.name, "")):
-                self.writer.keep([word for word in (*keywords(topic, value), bare(value)) if word])
+                self.writer.keep(
+                    [word for word in (*answer_keywords(topic, value), without_currency(value)) if word]
+                )
         plan: list[_Exchange | None] = [None] * count
         early_end = min(EARLY, count * 3 // 5)
         for place, topic in zip(
@@ -158,7 +167,7 @@ class _Plan:
                     text=self.writer.random.choice(phrasings).format(v=values[-1], old=values[0]),
                     value=values[-1],
                     part=part,
-                    proposal=proposal(topic, values[-1], part),
+                    proposal=build_proposal(topic, values[-1], part),
                 )
             )
             self.settled = len(self.writer.said)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from acms.knowledge import Proposal
 from acms_eval.nouns import Probe, Scenario
-from acms_eval.scenarios.writer import Decided, Statement, Writer
+from acms_eval.scenarios.writer import Decision, Statement, Writer
 from acms_eval.topics import Domain, Phrases, Topic, Use
 from acms_eval.topics import phrases as _phrases
 
@@ -39,11 +39,11 @@ def _place_early(writer: Writer, statements: Sequence[Statement], turns: int) ->
     return dict(zip(places, writer.random.sample(statements, count), strict=True))
 
 
-def _undecided_topics(writer: Writer, decided: Sequence[Decided]) -> list[Decided]:
+def _undecided_topics(writer: Writer, decided: Sequence[Decision]) -> list[Decision]:
     """Return the topics that nothing was decided about, for remarks in passing."""
     names = {decision.topic.name for decision in decided}
     return [
-        Decided(topic=topic, values=(), rivals=topic.values)
+        Decision(topic=topic, values=(), rivals=topic.values)
         for topic in writer.phrases.topics
         if topic.name not in names
     ]
@@ -155,7 +155,7 @@ def overlapping_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | Non
     random = writer.random
     statements: list[Statement] = []
     probes: list[Probe] = []
-    about: list[Decided] = []
+    about: list[Decision] = []
     for domain in random.sample(writer.phrases.domains, 2):
         values = random.sample(domain.values, len(domain.values))
         for use, value in zip(domain.uses, values, strict=False):
@@ -195,7 +195,7 @@ def _state_use(domain: Domain, use: Use, value: str, text: str) -> Statement:
     )
 
 
-def _domain_as_topic(domain: Domain, rivals: tuple[str, ...]) -> Decided:
+def _domain_as_topic(domain: Domain, rivals: tuple[str, ...]) -> Decision:
     """Return a domain as a topic for remarks in passing."""
     topic = Topic(
         name=domain.name,
@@ -209,7 +209,7 @@ def _domain_as_topic(domain: Domain, rivals: tuple[str, ...]) -> Decided:
         questions=(),
         noise=domain.noise,
     )
-    return Decided(topic=topic, values=(), rivals=rivals)
+    return Decision(topic=topic, values=(), rivals=rivals)
 
 
 def unmarked_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:

@@ -14,7 +14,16 @@ from acms_eval.metrics import carries
 from acms_eval.nouns import Probe, Said, Scenario
 from acms_eval.topics import Phrases, Topic
 
-__all__ = ["Decided", "Part", "Statement", "Writer", "bare", "keywords", "proposal", "spread"]
+__all__ = [
+    "Decision",
+    "Part",
+    "Statement",
+    "Writer",
+    "answer_keywords",
+    "build_proposal",
+    "spread",
+    "without_currency",
+]
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 CURRENCIES = "$€£"
@@ -26,7 +35,7 @@ Part = Literal["fact", "correction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A decision of the user that is still to be said."""
+    """A message of the user that states or corrects a decision, before it is written."""
 
     topic: str
     text: str
@@ -36,7 +45,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class Decision:
     """A topic with the values of this conversation."""
 
     topic: Topic
@@ -46,50 +55,50 @@ class Decided:
     rivals: tuple[str, ...]
 
     def state(self, random: Random, *, marked: bool) -> Statement:
-        """Return how the first value is decided."""
+        """Return the statement that decides the first value."""
         text = random.choice(self.topic.marked if marked else self.topic.plain)
         return Statement(
             topic=self.topic.name,
             text=text.format(v=self.values[0]),
             value=self.values[0],
             part="fact",
-            proposal=proposal(self.topic, self.values[0], "fact"),
+            proposal=build_proposal(self.topic, self.values[0], "fact"),
         )
 
     def change(self, text: str, to: int) -> Statement:
-        """Return how another value takes the place of the one before it."""
+        """Return the correction that replaces value number `to - 1` by value number `to`."""
         value, old_value = self.values[to], self.values[to - 1]
         return Statement(
             topic=self.topic.name,
             text=text.format(v=value, old=old_value, what=self.topic.attribute),
             value=value,
             part="correction",
-            proposal=proposal(self.topic, value, "correction"),
+            proposal=build_proposal(self.topic, value, "correction"),
         )
 
     def probe(self, question: str, *, after: int = 0) -> Probe:
         """Return a question about the value that holds in the end."""
         return Probe(
             question=question,
-            expected=keywords(self.topic, self.values[-1]),
-            forbidden=tuple(bare(value) for value in self.values[:-1]),
+            expected=answer_keywords(self.topic, self.values[-1]),
+            forbidden=tuple(without_currency(value) for value in self.values[:-1]),
             after=after,
             topic=self.topic.name,
         )
 
 
-def bare(value: str) -> str:
-    """Return a value without its sign of currency, as it may be said."""
+def without_currency(value: str) -> str:
+    """Return a value without its currency sign."""
     return value.lstrip(CURRENCIES)
 
 
-def keywords(topic: Topic, value: str) -> tuple[str, ...]:
-    """Return the words that tell an answer: the value, without a sign of currency, or every word of it."""
-    return (bare(value),) if topic.whole else tuple(value.split())
+def answer_keywords(topic: Topic, value: str) -> tuple[str, ...]:
+    """Return the expected words of an answer: the whole value without its currency sign, or each of its words."""
+    return (without_currency(value),) if topic.whole else tuple(value.split())
 
 
-def proposal(topic: Topic, value: str, part: str) -> Proposal:
-    """Return what follows from a statement, as a perfect reflector would propose it."""
+def build_proposal(topic: Topic, value: str, part: str) -> Proposal:
+    """Return the proposal that a perfect reflector makes of a statement."""
     return Proposal(
         action="add" if part == "fact" else "update",
         content=topic.content.format(v=value),
@@ -105,7 +114,7 @@ def proposal(topic: Topic, value: str, part: str) -> Proposal:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes a conversation, exchange after exchange; the same source of chance gives the same conversation."""
+    """Writes a conversation, exchange after exchange; the same `random` gives the same conversation."""
 
     random: Random
     phrases: Phrases
@@ -119,25 +128,25 @@ class Writer:
 
     @staticmethod
     def named(name: str, turns: int, seed: int, phrases: Phrases, *, least: int = 10) -> Writer:
-        """Return the writer of a scenario; too few turns for what it says are refused."""
+        """Return the writer of a scenario; raise `ValidationError` for fewer than `least` turns."""
         if turns < least:
             raise ValidationError(f"must be at least {least}, was {turns}", field="turns")
         return Writer(Random(f"{name}/{turns}/{seed}"), phrases)
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def decide(self, topics: Sequence[Topic], changes: Mapping[str, int] | None = None) -> list[Decided]:
-        """Choose values for topics, for some of them as many more as they change; none is said in passing."""
-        decided: list[Decided] = []
+    def decide(self, topics: Sequence[Topic], changes: Mapping[str, int] | None = None) -> list[Decision]:
+        """Choose the values of topics: one each, and one more for each change. No remark may name them."""
+        decided: list[Decision] = []
         for topic in topics:
             chosen = self.random.sample(topic.values, len(topic.values))
             count = 1 + (changes or {}).get(topic.name, 0)
-            decided.append(Decided(topic=topic, values=tuple(chosen[:count]), rivals=tuple(chosen[count:])))
+            decided.append(Decision(topic=topic, values=tuple(chosen[:count]), rivals=tuple(chosen[count:])))
         self.keep(
             word
             for decision in decided
             for value in decision.values
-            for word in (*keywords(decision.topic, value), bare(value))
+            for word in (*answer_keywords(decision.topic, value), without_currency(value))
         )
         return decided
 
@@ -156,7 +165,7 @@ class Writer:
     # ── saying ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def say(self, role: str, text: str, topic: str = "", part: str = "filler") -> None:
-        """Add a message, a little after the one before, and now and then on another day."""
+        """Add a message, seconds after the previous one; 1 in 40 user messages starts on another day."""
         self.now += timedelta(seconds=self.random.randint(15, 90))
         if role == "user" and self.random.random() < 1 / 40:
             self.now += timedelta(hours=self.random.randint(12, 40))
@@ -195,9 +204,9 @@ class Writer:
             self.echoes.setdefault(topic, []).append(opener + text)
         self.say("user", opener + text, topic, "echo" if echo else "noise")
         # A reply such as "{a} comes up a lot" is said of a name that the remark holds, never of a number.
-        is_name = (
-            first_rival.casefold() != first_rival and first_rival == bare(first_rival) and first_rival in text
-        )
+        has_capitals = first_rival.casefold() != first_rival
+        has_currency = first_rival != without_currency(first_rival)
+        is_name = has_capitals and not has_currency and first_rival in text
         replies = [
             reply.format(a=first_rival) for reply in self.phrases.replies if is_name or "{a}" not in reply
         ]
@@ -231,19 +240,20 @@ class Writer:
         stated: Mapping[int, Statement],
         probes: Sequence[Probe],
         noise: float = 0.0,
-        about: Sequence[Decided] = (),
+        about: Sequence[Decision] = (),
         related: float = 0.0,
         echoed: float = 0.0,
         budget: int = 1000,
     ) -> Scenario:
         """Return the scenario: statements at their exchanges, and between them remarks and small talk.
 
-        `noise`, `related` and `echoed` are the shares of the other exchanges that name rivals of what it is `about`,
-        that name no value, and that echo the value itself. Probes whose `after` is 0 are asked at the end, shuffled.
+        `noise`, `related` and `echoed` are the shares of the other exchanges that name rivals of the decisions
+        `about`, that name no value, and that repeat the decided value. Probes whose `after` is 0 are asked at the
+        end, shuffled.
         """
         free = [place for place in range(turns // 2) if place not in stated]
         kinds = self._draw_kinds(free, {"noise": noise, "related": related, "echo": echoed})
-        decisions_to_come: dict[str, list[Decided]] = {}
+        decisions_to_come: dict[str, list[Decision]] = {}
         decided: dict[str, str] = {}
         for place in range(turns // 2):
             if place in stated:
@@ -251,19 +261,19 @@ class Writer:
                 decided[stated[place].topic] = stated[place].value
                 continue
             kind = kinds[place]
-            fitting = [decision for decision in about if _texts(decision.topic, kind)] if kind else []
+            fitting = [decision for decision in about if _texts_of_kind(decision.topic, kind)] if kind else []
             if not fitting:
                 self.small_talk()
                 continue
             if not decisions_to_come.get(kind):
                 decisions_to_come[kind] = self.random.sample(fitting, len(fitting))
             decision = decisions_to_come[kind].pop()
-            # What is echoed has been decided: an echo before it would be the first to say so.
+            # An echo before the decision would be the first message to state it.
             value = decided.get(decision.topic.name, "")
             if kind == "echo" and not value:
                 kind = "noise"
             self.remark(
-                _texts(decision.topic, kind),
+                _texts_of_kind(decision.topic, kind),
                 decision.rivals,
                 decision.topic.name,
                 echo=value if kind == "echo" else "",
@@ -285,7 +295,7 @@ class Writer:
         )
 
 
-def _texts(topic: Topic, kind: str) -> tuple[str, ...]:
+def _texts_of_kind(topic: Topic, kind: str) -> tuple[str, ...]:
     return {"noise": topic.noise, "related": topic.related, "echo": topic.echoes}[kind]
 
 
