@@ -25,7 +25,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, State, View, open_storage
-from acms.cli import base, render
+from acms.cli import base, output
 from acms.cli.commands import app
 from acms.cli.loading import MODULES
 from acms.model import ContextQuery
@@ -646,8 +646,8 @@ def test_columns_without_room_are_named_once_and_the_wide_one_is_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    screen = render.Screen(as_json=False)
-    columns = (render.Column("name"), render.Column("value"), render.Column("note", wide=True))
+    screen = output.Screen(as_json=False)
+    columns = (output.Column("name"), output.Column("value"), output.Column("note", wide=True))
     for _ in range(2):
         screen.list(columns, [dict.fromkeys(("name", "value", "note"), "word " * 12)])
     lines = capsys.readouterr().out.splitlines()
@@ -1077,12 +1077,12 @@ def test_a_bar_is_shown_to_who_waits_longer_than_a_second_in_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quiet: bool
 ) -> None:
     """Seconds are set to none here; another bar within takes the place of the first; an answer takes it away."""
-    monkeypatch.setattr(render, "PATIENCE", 0.0)
+    monkeypatch.setattr(output, "PATIENCE", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
 
     async def work() -> None:
-        screen = render.Screen(as_json=quiet)
+        screen = output.Screen(as_json=quiet)
         with screen.progress("working"), screen.progress("importing") as tell:
             tell(1, 3)
             await asyncio.sleep(0)

@@ -273,7 +273,7 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
     assert set(await asyncio.to_thread(listed, "plain")) == {"March 15"}
 
 
-IMPATIENT = "import acms.cli.render as r; r.PATIENCE = 0.0; from acms.cli import main; main()"
+IMPATIENT = "import acms.cli.output as r; r.PATIENCE = 0.0; from acms.cli import main; main()"
 """The shell, for someone who waits no second before a bar is shown."""
 
 

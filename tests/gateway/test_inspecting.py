@@ -10,7 +10,7 @@ import httpx2
 from acms import open_storage
 from acms.cli.serving import _find_client_requests
 from acms.gateway import GatewayConfig
-from acms.inspector import mounted
+from acms.inspector import mount_inspector
 from acms.server import ServerConfig, create_app
 from tests.gateway.conversations import Conversation
 from tests.gateway.serving import running_gateway, serve_app
@@ -30,7 +30,7 @@ def test_the_inspector_shows_what_was_asked_and_what_was_sent(tmp_path: Path) ->
             return str(one.id)
 
     app = create_app(url, ServerConfig(auth="off", writes=False, works=False), embedder=None)
-    made = mounted(app, client_requests=_find_client_requests(url, app))
+    made = mount_inspector(app, client_requests=_find_client_requests(url, app))
     with serve_app(made) as (address, _):
         page = httpx2.get(f"{address}/s/{asyncio.run(context())}/gateway")
     assert page.status_code == 200

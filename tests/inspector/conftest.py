@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from acms.inspector import mounted
+from acms.inspector import mount_inspector
 from acms.server import ServerConfig
 from tests.inspector.story import CONFIG, tell
 from tests.server.serving import OPEN, Service, serving
@@ -47,7 +47,7 @@ def inspected(told: Path) -> Iterator[Service]:
 
 def inspecting(url: str, config: ServerConfig = OPEN, **given: Any) -> AbstractContextManager[Service]:
     """Serve a store with the pages; see `serving`."""
-    return serving(url, config, around=mounted, **{"engine": CONFIG, "embedder": None, **given})
+    return serving(url, config, around=mount_inspector, **{"engine": CONFIG, "embedder": None, **given})
 
 
 def aside(work: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from acms.cli.commands import app as commands
 from acms.config import ACMSConfig
 from acms.errors import StorageReadOnlyError
-from acms.inspector import mounted
+from acms.inspector import mount_inspector
 from acms.model import ContextQuery
 from acms.server import App, ServerConfig, create_app
 from acms.server.operation import Operation
@@ -217,7 +217,7 @@ def test_a_button_does_what_it_says_and_goes_back_to_its_page() -> None:
 
 
 async def test_who_signed_in_with_a_key_that_ended_is_asked_for_another() -> None:
-    made = mounted(create_app("memory://", ServerConfig(auth="required")))
+    made = mount_inspector(create_app("memory://", ServerConfig(auth="required")))
     key, secret = await made.keys.create("acme")
     await made.start()
     try:
@@ -236,7 +236,7 @@ async def test_who_signed_in_with_a_key_that_ended_is_asked_for_another() -> Non
 
 async def test_only_the_token_opens_an_inspected_store(caplog: pytest.LogCaptureFixture) -> None:
     token = "the-token-of-this-test-has-43-characters-xx"
-    made = mounted(create_app("memory://", replace(READ_ONLY, token=token)))
+    made = mount_inspector(create_app("memory://", replace(READ_ONLY, token=token)))
     assert token not in repr(made.config)
     await made.start()
     caplog.set_level(logging.DEBUG)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from acms.mcp import mounted
+from acms.mcp import mount_mcp
 from acms.mcp.http import mount_mcp_server
 from tests.mcp.fixture import fixture_server
 from tests.server.serving import serving
@@ -51,7 +51,7 @@ def running_servers() -> Iterator[tuple[str, str]]:
         one = stack.enter_context(
             serving("memory://", around=lambda app: mount_mcp_server(app, fixture_server()))
         )
-        other = stack.enter_context(serving("memory://", around=mounted, embedder=None))
+        other = stack.enter_context(serving("memory://", around=mount_mcp, embedder=None))
         yield f"{one.url}/mcp/conformance", f"{other.url}/mcp/conformance"
 
 

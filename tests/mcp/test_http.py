@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from acms import ACMSConfig, RenderLogConfig
 from acms.cli.commands import app as commands
-from acms.mcp import mounted
+from acms.mcp import mount_mcp
 from acms.mcp import server as mcp_server
 from acms.server import App, ServerConfig
 from acms.server.audit import read_audit_trail
@@ -40,7 +40,7 @@ async def service() -> AsyncIterator[Guarded]:
     """A service over a store in memory: what the stores promise is tested elsewhere."""
     engine = ACMSConfig(renders=RenderLogConfig(enabled=True))
     async with guarded_service("memory://", engine=engine, embedder=None) as running:
-        mounted(running.app)
+        mount_mcp(running.app)
         yield running
 
 
@@ -303,7 +303,7 @@ async def test_what_a_scope_is_missing_for_is_answered_403_with_a_challenge_that
 async def test_a_request_counts_once_in_the_rates_however_many_operations_it_asks() -> None:
     limits = replace(GUARDED.limits, key_rate=0.001, key_burst=3)
     async with guarded_service("memory://", replace(GUARDED, limits=limits), embedder=None) as service:
-        mounted(service.app)
+        mount_mcp(service.app)
         _, secret = await service.app.keys.create("acme")
         call = {**CALL, "method": "tools/call", "params": {"name": "remember", "arguments": {"text": "x"}}}
         headers = {**ACCEPT, "authorization": f"Bearer {secret}"}
@@ -351,7 +351,7 @@ async def test_a_web_page_that_is_listed_may_connect() -> None:
         guarded_service("memory://", config, embedder=None) as service,
         httpx2.AsyncClient(verify=False) as it,
     ):
-        mounted(service.app)
+        mount_mcp(service.app)
         headers = {
             "origin": page,
             "access-control-request-method": "POST",
@@ -364,7 +364,7 @@ async def test_a_web_page_that_is_listed_may_connect() -> None:
 
 async def test_on_this_machine_alone_no_key_is_needed() -> None:
     async with guarded_service("memory://", ServerConfig(auth="off"), embedder=None) as service:
-        mounted(service.app)
+        mount_mcp(service.app)
         carrier = httpx2.AsyncClient(verify=False, trust_env=False)
         at = streamable_http_client(f"{service.url}/mcp/one", http_client=carrier)
         async with carrier, Client(at) as client:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from acms.mcp import mounted
+from acms.mcp import mount_mcp
 from tests.server.serving import serving
 
 PARSE, INVALID, NO_METHOD, PARAMS = -32700, -32600, -32601, -32602
@@ -132,7 +132,7 @@ def test_every_line_is_answered_and_the_process_goes_on(tmp_path: Path) -> None:
 
 
 def test_every_request_over_http_is_answered() -> None:
-    with serving("memory://", around=mounted, embedder=None) as service:
+    with serving("memory://", around=mount_mcp, embedder=None) as service:
 
         def ask(body: bytes) -> tuple[int, Any]:
             reply = service.client.post(f"{service.url}/mcp/talk", content=body, headers=HEADERS)

@@ -17,7 +17,7 @@ from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, Re
 
 from acms import ACMS, ACMSConfig, JobState, WorkerConfig
 from acms.jobs import requests
-from acms.mcp import mounted
+from acms.mcp import mount_mcp
 from acms.mcp.memory import Local
 from acms.mcp.server import build_mcp_server
 from acms.mcp.tasks import EXTENSION
@@ -155,7 +155,7 @@ async def test_a_task_that_waits_is_given_up(storage: StorageBackend) -> None:
 
 
 async def test_a_task_that_waits_is_given_up_at_a_service() -> None:
-    app = mounted(create_app("memory://", ServerConfig(auth="off", works=False)))
+    app = mount_mcp(create_app("memory://", ServerConfig(auth="off", works=False)))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as network:
         where = streamable_http_client("http://localhost/mcp/team/one", http_client=network)
         async with Client(where, extensions=[advertise(EXTENSION)]) as client:
@@ -182,7 +182,7 @@ async def test_a_client_without_the_extension_is_told_of_the_job(session: ACMS) 
 
 
 async def test_a_task_belongs_to_its_session_also_at_a_service() -> None:
-    app = mounted(create_app("memory://", ServerConfig(auth="off")))
+    app = mount_mcp(create_app("memory://", ServerConfig(auth="off")))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as network:
 
         def at(session: str, *extensions: Any) -> Client:

@@ -16,7 +16,7 @@ import uvicorn
 
 from acms import ACMSConfig
 from acms.server import App, Limits, ServerConfig, create_app
-from acms.server.listen import build_bounded_protocol
+from acms.server.connections import build_bounded_protocol
 from acms.server.operation import Scope
 
 GUARDED = ServerConfig(auth="required", limits=Limits(key_rate=1e6, key_burst=10**6, stranger_burst=1000))

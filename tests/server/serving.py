@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from acms import ACMSConfig
 from acms.cli.commands import app as commands
 from acms.server import App, ServerConfig, create_app
-from acms.server.listen import StoppingServer
+from acms.server.connections import StoppingServer
 from acms.server.tenants import Tenant
 from tests.support.talk import LONG_EPISODES, PATIENT
 

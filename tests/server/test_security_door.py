@@ -13,7 +13,7 @@ import pytest
 
 from acms import ConfigurationError
 from acms.server import Limits, ServerConfig
-from acms.server.listen import MAX_PIPELINED, build_bounded_protocol
+from acms.server.connections import MAX_PIPELINED, build_bounded_protocol
 from acms.server.operation import Scope
 from tests.faults._service import running_service as process
 from tests.server.guarded import GUARDED, Guarded, guarded_service

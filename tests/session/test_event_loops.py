@@ -14,7 +14,7 @@ import pytest
 from acms import ACMS, open_storage, sync
 from acms.integrations.openai_agents import ACMSSession
 from acms.kv import open_kv
-from acms.runtime.portal import blocked
+from acms.runtime.portal import run_in_portal
 from acms.testing import HashEmbedder
 
 WORDS = "harbour lantern violin meadow copper ginger walnut saddle".split()
@@ -125,7 +125,7 @@ async def test_an_event_loop_that_waits_for_the_last_user_to_close_is_not_waited
     await say_and_count(session, "k")
     monkeypatch.setattr("acms.storage.handles.STOPPING", 3_600.0)
     monkeypatch.setattr("acms.storage.sqlite.file.CLOSING", 3_600.0)
-    blocked(asyncio.wait_for(session.close(), 60))
+    run_in_portal(asyncio.wait_for(session.close(), 60))
     assert not path.with_name("log.db-wal").exists(), "the file is closed"
     for _ in range(3):
         await asyncio.sleep(0.01)

@@ -16,7 +16,7 @@ from acms.cli.base import (
     get_or_create_session,
     resolve_entry,
 )
-from acms.cli.render import fields_of
+from acms.cli.output import fields_of
 from acms.model import Json, Origin, Privacy, Role
 
 MessageText = Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message, or - for stdin.")]

@@ -31,7 +31,7 @@ from typer.exceptions import TyperException
 
 from acms import providers
 from acms.branches import forks
-from acms.cli import render
+from acms.cli import output
 from acms.cli.hints import given_store
 from acms.cli.stores import FileStore, data_file, file_url, open_store, parse_store, refuse_option
 from acms.config import ACMSConfig
@@ -86,7 +86,7 @@ class GroupedCommands(TyperGroup):
             code = super().main(args, *rest, **options)
         except TyperException as error:
             code = error.exit_code
-            render.write_usage_error(error.format_message())
+            output.write_usage_error(error.format_message())
         except typer.Abort:
             code = 1
             print("Aborted!", file=sys.stderr)
@@ -172,7 +172,9 @@ def _describe_unknown_command(group: TyperGroup, default: str, word: str) -> str
     return f"No such command {word!r}. The commands are {', '.join(group.commands)}."
 
 
-def create_group(name: str, help: str, *, home: typer.Typer = app, default: str | None = None) -> typer.Typer:
+def create_group(
+    name: str, help: str, *, parent: typer.Typer = app, default: str | None = None
+) -> typer.Typer:
     """Register a group of commands; the arguments of the default command may follow the name of the group."""
 
     class DefaultCommandGroup(TyperGroup):
@@ -202,7 +204,7 @@ def create_group(name: str, help: str, *, home: typer.Typer = app, default: str 
         rich_markup_mode=None,
         no_args_is_help=default is None,
     )
-    home.add_typer(group, name=name)
+    parent.add_typer(group, name=name)
     return group
 
 
@@ -363,8 +365,8 @@ def run_command(
     except (typer.BadParameter, typer.Abort, typer.Exit):  # usage errors found by the command itself
         raise
     except ACMSError as error:
-        render.write_error(error, as_json, flags)
-        argument = render.find_wrong_option(error, flags or {})
+        output.write_error(error, as_json, flags)
+        argument = output.find_wrong_option(error, flags or {})
         if flags and argument is not None and flags[argument] in given_flags:
             code = 2
     except BrokenPipeError:  # the reader closed the pipe
@@ -378,11 +380,11 @@ def run_command(
             raise
         if isinstance(error, OSError) and error.strerror:
             prefix = f"{error.filename}: " if error.filename else ""
-            render.write_error(ACMSError(f"{prefix}{error.strerror}"), as_json)
+            output.write_error(ACMSError(f"{prefix}{error.strerror}"), as_json)
             _flush_output()
         else:
             hint = "set ACMS_DEBUG=1 to see where, and report it"
-            render.write_error(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
+            output.write_error(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
     raise typer.Exit(code)
 
 
@@ -398,7 +400,7 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class Shell(render.Screen):
+class Shell(output.Screen):
     """The common options of a command and its output."""
 
     def __init__(self, db: str | None, namespace: str, as_json: bool) -> None:
@@ -473,7 +475,7 @@ def define_command(
     name: str,
     example: str,
     *,
-    home: typer.Typer = app,
+    group: typer.Typer = app,
     db: bool = True,
     namespace: Literal["used", "unused"] | None = "used",
     waits: bool = True,
@@ -511,7 +513,7 @@ def define_command(
             )
 
         _set_identity(call, function, [*common, as_json_option])
-        home.command(name, epilog=f"Example:  {example}")(call)
+        group.command(name, epilog=f"Example:  {example}")(call)
         return call
 
     return register
@@ -606,7 +608,7 @@ _SHELL_WORDS = {
 
 
 @contextmanager
-def _in_shell_words(address: str) -> Generator[None]:
+def _name_shell_options(address: str) -> Generator[None]:
     """Translate errors about a model on a server into shell words; `address` replaces `base_url`."""
     try:
         yield
@@ -649,7 +651,7 @@ def _create_http_embedder(name: str) -> Embedder:
         )
     key = os.environ.get("ACMS_MODEL_KEY") or None
     size = int(dimension) if dimension else None
-    with _in_shell_words("URL"):
+    with _name_shell_options("URL"):
         return providers.HTTPEmbedder(address, model, api_key=key, dimension=size)
 
 
@@ -704,7 +706,7 @@ async def open_reflector(name: str, *, url: str | None, model: str | None) -> As
     known_names = registry.names("reflector")
     if name not in known_names:
         raise ValidationError(f"{name!r} is not one of {', '.join(known_names)}", field="reflector")
-    with _in_shell_words("--url"):
+    with _name_shell_options("--url"):
         reflector = registry.create("reflector", name, **options)
     try:
         yield reflector

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.branches import forks
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import (
     At,
     Session,
@@ -23,7 +23,7 @@ from acms.cli.base import (
     resolve_version,
 )
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, Screen
+from acms.cli.output import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.active_entries import Replacements
 from acms.log.encoding import parse_entry_id
@@ -134,7 +134,7 @@ async def merge_branch(
         elif merge_result:
             shell.line("nothing was written")
 
-    shell.show({"merged": merge_result.version is not None, **render.to_json_value(merge_result)}, draw)
+    shell.show({"merged": merge_result.version is not None, **output.to_json_value(merge_result)}, draw)
 
 
 _DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan", "!": "yellow"}
@@ -196,7 +196,7 @@ async def tag_version(
         elif name is not None:
             shell.line(f"{name} is v{tags[name]}")
         else:
-            shell.list(TAGS, tags.items(), none="no version has a name")
+            shell.list(TAGS, tags.items(), if_empty="no version has a name")
 
     shell.show({"session": session, "tags": tags}, draw)
 
@@ -220,7 +220,7 @@ async def diff_sessions(
         left_view = await _resolve_side(storage, left, shell.namespace, at)
         right_view = await _resolve_side(storage, right or left_view.session_id, shell.namespace, None)
         difference = await left_view.diff(right_view)
-    value = {"different": bool(difference), **render.to_json_value(difference)}
+    value = {"different": bool(difference), **output.to_json_value(difference)}
     shell.show(value, lambda: _draw_diff(shell, str(difference)))
 
 
@@ -303,7 +303,7 @@ async def _show_entries(shell: Shell, session: str, limit: int) -> None:
         context_and_version = parse_entry_id(entry.id)
         branch = names.get(context_and_version[0], "") if context_and_version else ""
         entry_tags = tags_by_version.get(entry.version, [])
-        rows.append({**render.to_json_value(entry), "branch": branch, "tags": entry_tags})
+        rows.append({**output.to_json_value(entry), "branch": branch, "tags": entry_tags})
 
     def draw() -> None:
         for branch in ancestry:
@@ -321,9 +321,9 @@ async def _show_graph(shell: Shell, session: str) -> None:
         notes = {branch.context_id: await _read_notes(storage, branch) for _, branch in tree}
     branches: list[dict[str, Any]] = []
     for depth, branch in tree:
-        value: dict[str, Any] = {"depth": depth, **render.to_json_value(branch)}
+        value: dict[str, Any] = {"depth": depth, **output.to_json_value(branch)}
         value["here"] = branch.context_id == current
-        value |= render.to_json_value(notes[branch.context_id])
+        value |= output.to_json_value(notes[branch.context_id])
         branches.append(value)
 
     def draw() -> None:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import At, Full, Session, Shell, create_group, define_command, parse_version
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, Screen
+from acms.cli.output import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.log import policy as policy_levels
@@ -22,7 +22,7 @@ from acms.ports import StorageBackend
 from acms.results import Compaction
 
 compactions = create_group("compact", "Replace the older part of a log with a summary.", default="run")
-policy = create_group("policy", "Show or change the compaction policy.", home=compactions)
+policy = create_group("policy", "Show or change the compaction policy.", parent=compactions)
 
 Version = Annotated[
     int,
@@ -33,7 +33,7 @@ Version = Annotated[
 
 COMPACTIONS = (
     Column("summary", wide=True, value=lambda compaction: preview_text(compaction.summary, 160)),
-    Column("version", "cyan", align_right=True, value=render.format_version),
+    Column("version", "cyan", align_right=True, value=output.format_version),
     Column("replaces", value=lambda compaction: f"v{compaction.replaces[0]}-v{compaction.replaces[1]}"),
     Column("tokens", value=lambda compaction: f"{compaction.tokens_before} -> {compaction.tokens_after}"),
     Column("state", value=lambda compaction: "" if compaction.in_force else "replaced"),
@@ -56,7 +56,7 @@ def _drop_unset(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@define_command("run", "acms compact user_123 --wait", home=compactions)
+@define_command("run", "acms compact user_123 --wait", group=compactions)
 async def compact_session(
     shell: Shell,
     session: Session,
@@ -95,27 +95,27 @@ async def compact_session(
             shell.list(COMPACTIONS, [compaction])
             _show_lost(shell, compaction)
             if full:
-                render.write_block(shell, f"v{compaction.version}", compaction.summary)
+                output.write_block(shell, f"v{compaction.version}", compaction.summary)
 
     shell.show({"session": session, "job": job.id, "compaction": compaction, "reason": job.reason}, draw)
 
 
-@define_command("list", "acms compact list user_123", home=compactions)
+@define_command("list", "acms compact list user_123", group=compactions)
 async def list_compactions(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
     """List the compactions of a session, including undone ones."""
     async with shell.open_view(session, at) as view:
         compaction_list = await view.compactions()
 
     def draw() -> None:
-        shell.list(COMPACTIONS, compaction_list, none="nothing was compacted; acms compact does it")
+        shell.list(COMPACTIONS, compaction_list, if_empty="nothing was compacted; acms compact does it")
         if full:
             for compaction in compaction_list:
-                render.write_block(shell, f"v{compaction.version}", compaction.summary)
+                output.write_block(shell, f"v{compaction.version}", compaction.summary)
 
     shell.show({"session": session, "compactions": compaction_list}, draw)
 
 
-@define_command("expand", "acms compact expand user_123 41", home=compactions)
+@define_command("expand", "acms compact expand user_123 41", group=compactions)
 async def expand_summary(shell: Shell, session: Session, version: Version, full: Full = False) -> None:
     """Show the entries that a summary replaces."""
     async with shell.open_session(session) as reader:
@@ -123,11 +123,11 @@ async def expand_summary(shell: Shell, session: Session, version: Version, full:
 
     def draw() -> None:
         if not full:
-            shell.list(render.ENTRIES, replaced)
+            shell.list(output.ENTRIES, replaced)
             return
         for entry in replaced:
             speaker = entry.actor or entry.role or entry.kind
-            render.write_block(shell, f"v{entry.version} {entry.tokens} tokens {speaker}", entry.content)
+            output.write_block(shell, f"v{entry.version} {entry.tokens} tokens {speaker}", entry.content)
 
     fields = ("id", "version", "kind", "role", "actor", "tokens", "content")
     entries = [{field: getattr(entry, field) for field in fields} for entry in replaced]
@@ -199,7 +199,7 @@ def _write_policy(shell: Shell, session: str | None, resolved: ResolvedPolicy) -
     shell.show_list({**target, "policy": values, "levels": levels}, POLICY, rows)
 
 
-@define_command("get", "acms compact policy get user_123", home=policy)
+@define_command("get", "acms compact policy get user_123", group=policy)
 async def show_policy(shell: Shell, session: SessionArgument = None) -> None:
     """Show the policy of a session, and the level that sets each field.
 
@@ -263,7 +263,7 @@ HoldOption = Annotated[
 ]
 
 
-@define_command("set", "acms compact policy set user_123 --budget 8000 --threshold 0.7", home=policy)
+@define_command("set", "acms compact policy set user_123 --budget 8000 --threshold 0.7", group=policy)
 async def set_policy(
     shell: Shell,
     session: SessionArgument = None,

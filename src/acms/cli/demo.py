@@ -16,9 +16,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from acms.branches.importers import Turn, read_chat
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import Shell, create_embedder, define_command
-from acms.cli.render import Column, Screen, count_noun
+from acms.cli.output import Column, Screen, count_noun
 from acms.cli.stores import file_url, parse_store
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
@@ -228,7 +228,7 @@ def _answer_json(question: str, items: ContextItems) -> dict[str, Any]:
         "tokens": items.tokens,
         "confidence": items.confidence,
         "band": items.band,
-        "items": [render.item_json(item) for item in items.best(len(items))],
+        "items": [output.item_json(item) for item in items.best(len(items))],
     }
 
 
@@ -295,7 +295,7 @@ def _draw_messages(screen: Screen, results: _Results) -> None:
 
     window = results.window
     screen.title(f"2. acms window {SESSION} --budget {WINDOW}: the newest messages that fit")
-    screen.list(render.WINDOWED, window)
+    screen.list(output.WINDOWED, window)
     screen.line(
         f"{len(window)} messages, {window.tokens} of {WINDOW} tokens; tool calls keep all their answers",
         "dim",
@@ -308,7 +308,7 @@ def _draw_answers(screen: Screen, results: _Results) -> None:
     for question, items in results.answers:
         screen.line(f"? {question}", "bold yellow")
         best_items = items.best(3)
-        screen.list(render.RANKED, best_items)
+        screen.list(output.RANKED, best_items)
         totals = f"{count_noun(len(items), 'item')}, {items.tokens} of {items.budget} tokens"
         screen.line(f"best {len(best_items)} of {totals}", "dim")
 
@@ -316,7 +316,7 @@ def _draw_answers(screen: Screen, results: _Results) -> None:
     included = [verdict for verdict in ledger if verdict.included]
     rejected = [verdict for verdict in ledger if not verdict.included]
     screen.title("4. --why: the reason of each message that is in or out (last question)")
-    screen.list(render.LEDGER, (*included[:3], *rejected[:4]))
+    screen.list(output.LEDGER, (*included[:3], *rejected[:4]))
     screen.line(f"{len(included)} shown, {len(rejected)} left out, each with its reason", "dim")
 
 

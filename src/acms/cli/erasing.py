@@ -11,7 +11,7 @@ import typer
 
 from acms.branches.forks import find_context_to_erase
 from acms.cli.base import Shell, Yes, build_session, define_command, resolve_entry
-from acms.cli.render import count_noun, shell_words, to_json_value
+from acms.cli.output import count_noun, shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
 from acms.errors import ValidationError

@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import Session, Shell, create_group, define_command
-from acms.cli.render import Column, count_noun, fields_of
+from acms.cli.output import Column, count_noun, fields_of
 from acms.errors import NotFoundError
 from acms.log.active_entries import preview_text
 from acms.model import Webhook
 from acms.results import LogEvent
 
 events = create_group("events", "List the events of a session, or send events to URLs.", default="list")
-webhook = create_group("webhook", "Send events to URLs.", home=events)
+webhook = create_group("webhook", "Send events to URLs.", parent=events)
 
 WEBHOOKS = (
     Column("id", "cyan"),
@@ -30,7 +30,7 @@ WEBHOOKS = (
 WebhookId = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook.")]
 
 
-@define_command("list", "acms events user_123 --after 40 --follow", home=events)
+@define_command("list", "acms events user_123 --after 40 --follow", group=events)
 async def list_events(
     shell: Shell,
     session: Session,
@@ -55,11 +55,11 @@ async def list_events(
 def _write_event(shell: Shell, event: LogEvent) -> None:
     """Write one line and flush it, because the output may be a pipe."""
     if not shell.as_json:
-        line = render.strip_control_characters(f"{event.cursor}\t{_event_text(event)}")
+        line = output.strip_control_characters(f"{event.cursor}\t{_event_text(event)}")
         print(line, flush=True)
         return
     change = {"entry": event.entry} if event.job is None else {"job": event.job}
-    value = render.to_json_value({"cursor": event.cursor, **change})
+    value = output.to_json_value({"cursor": event.cursor, **change})
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
@@ -84,7 +84,7 @@ PrivateOption = Annotated[bool, typer.Option("--private", help="Allow plain HTTP
 @define_command(
     "add",
     "acms events webhook add https://example.com/acms --events message,fact",
-    home=webhook,
+    group=webhook,
     namespace=None,
 )
 async def add_webhook(
@@ -112,7 +112,7 @@ async def add_webhook(
     shell.show({"webhook": _webhook_json(new_webhook), "secret": secret}, draw)
 
 
-@define_command("list", "acms events webhook list", home=webhook, namespace=None)
+@define_command("list", "acms events webhook list", group=webhook, namespace=None)
 async def list_webhooks(shell: Shell) -> None:
     """List the webhooks, oldest first, without their secrets.
 
@@ -122,11 +122,11 @@ async def list_webhooks(shell: Shell) -> None:
 
     async with shell.open_store() as storage:
         rows = [_webhook_json(hook) for hook in await Webhooks(storage).list()]
-    none = "there are no webhooks: acms events webhook add URL"
-    shell.show_list({"webhooks": rows}, WEBHOOKS, rows, none=none)
+    if_empty = "there are no webhooks: acms events webhook add URL"
+    shell.show_list({"webhooks": rows}, WEBHOOKS, rows, if_empty=if_empty)
 
 
-@define_command("remove", "acms events webhook remove 7kq2m9xd4c1a", home=webhook, namespace=None)
+@define_command("remove", "acms events webhook remove 7kq2m9xd4c1a", group=webhook, namespace=None)
 async def remove_webhook(shell: Shell, id: WebhookId) -> None:
     """Remove a webhook and drop its pending deliveries."""
     from acms.events.webhooks import Webhooks
@@ -137,7 +137,7 @@ async def remove_webhook(shell: Shell, id: WebhookId) -> None:
     shell.show_line({"removed": id}, f"the webhook {id} is removed")
 
 
-@define_command("replay", "acms events webhook replay 7kq2m9xd4c1a", home=webhook, namespace=None)
+@define_command("replay", "acms events webhook replay 7kq2m9xd4c1a", group=webhook, namespace=None)
 async def replay_webhook(shell: Shell, id: WebhookId) -> None:
     """Retry failed deliveries, from the first undelivered entry of each session."""
     from acms.events.webhooks import Webhooks

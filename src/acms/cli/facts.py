@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import (
     At,
     Model,
@@ -23,7 +23,7 @@ from acms.cli.base import (
     parse_version,
 )
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, Screen, count_noun
+from acms.cli.output import Column, Screen, count_noun
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.facts.manual import parse_valid_time
@@ -96,7 +96,7 @@ FACTS = (
     Column("value", wide=True, value=_fact_value),
     Column("subject", "magenta"),
     Column("attribute", "magenta"),
-    Column("version", "cyan", align_right=True, value=render.format_version),
+    Column("version", "cyan", align_right=True, value=output.format_version),
     Column("sure", "green", align_right=True, value="confidence"),
     Column("from", "yellow", value=lambda fact: _format_sources(fact.sources, fact.context)),
     Column("type", value="fact_type"),
@@ -118,7 +118,7 @@ def _format_sources(ids: Sequence[str], context: str) -> str:
     return " ".join(versions)
 
 
-@define_command("list", "acms facts user_123 --type decision", home=facts)
+@define_command("list", "acms facts user_123 --type decision", group=facts)
 async def list_facts(
     shell: Shell,
     session: Session,
@@ -137,7 +137,7 @@ async def list_facts(
         )
     value = {"session": session, "scope": scope, "facts": active}
     shell.show_list(
-        value, FACTS, active, none=f"no facts; acms facts reflect {shlex.quote(session)} finds them"
+        value, FACTS, active, if_empty=f"no facts; acms facts reflect {shlex.quote(session)} finds them"
     )
 
 
@@ -162,7 +162,7 @@ CHANGES = (
 )
 
 
-@define_command("history", 'acms facts history user_123 "orders service" database', home=facts)
+@define_command("history", 'acms facts history user_123 "orders service" database', group=facts)
 async def show_history(
     shell: Shell,
     session: Session,
@@ -189,13 +189,13 @@ async def show_history(
             history=True,
         )
     value = {"session": session, "scope": scope, "facts": all_facts}
-    shell.show_list(value, CHANGES, all_facts, none="nothing was ever known about it")
+    shell.show_list(value, CHANGES, all_facts, if_empty="nothing was ever known about it")
 
 
 # ── why ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@define_command("why", "acms facts why user_123 v41", home=facts)
+@define_command("why", "acms facts why user_123 v41", group=facts)
 async def explain_fact(
     shell: Shell,
     session: Session,
@@ -309,7 +309,7 @@ def _write_sources(screen: Screen, sources: Sequence[Mapping[str, Any]]) -> None
         screen.list(SOURCES, sources)
 
 
-@define_command("undo", "acms facts undo user_123 41", home=facts)
+@define_command("undo", "acms facts undo user_123 41", group=facts)
 async def undo_change(
     shell: Shell,
     session: Session,
@@ -362,7 +362,7 @@ ExpectedOption = Annotated[
 ]
 
 
-@define_command("state", 'acms facts state user_123 "orders service" database "PostgreSQL 18"', home=facts)
+@define_command("state", 'acms facts state user_123 "orders service" database "PostgreSQL 18"', group=facts)
 async def state_fact(
     shell: Shell,
     session: Session,
@@ -400,7 +400,7 @@ async def state_fact(
     shell.show_line({"session": session, "fact": fact, "new": is_new}, message)
 
 
-@define_command("unstate", 'acms facts unstate user_123 "orders service" database', home=facts)
+@define_command("unstate", 'acms facts unstate user_123 "orders service" database', group=facts)
 async def withdraw_facts(
     shell: Shell, session: Session, subject: Subject, attribute: Attribute, scope: InScope = "session"
 ) -> None:
@@ -434,7 +434,7 @@ DECISIONS = (
 )
 
 
-@define_command("reflect", "acms facts reflect user_123 --wait", home=facts)
+@define_command("reflect", "acms facts reflect user_123 --wait", group=facts)
 async def reflect_on_session(
     shell: Shell,
     session: Session,

@@ -13,7 +13,7 @@ import typer
 
 from acms.cli.base import Ranking, Shell, app, create_embedder, define_command
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, count_noun, strip_control_characters
+from acms.cli.output import Column, count_noun, strip_control_characters
 from acms.cli.serving import default_store_url, log_to_stderr, open_socket, serve_until_stopped
 from acms.cli.stores import data_file, file_url, refuse_option
 from acms.config import ACMSConfig
@@ -167,13 +167,13 @@ def _register_server(serve: Callable[..., None]) -> None:
 
 
 _register_server(
-    define_command("gateway", "acms gateway --budget 60000", home=typer.Typer(), namespace=None, waits=False)(
-        serve_gateway
-    )
+    define_command(
+        "gateway", "acms gateway --budget 60000", group=typer.Typer(), namespace=None, waits=False
+    )(serve_gateway)
 )
 
 
-@define_command("status", "acms gateway status", home=gateway, namespace=None)
+@define_command("status", "acms gateway status", group=gateway, namespace=None)
 async def show_status(
     shell: Shell,
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Where the gateway is.")] = (
@@ -212,18 +212,18 @@ async def show_status(
     shell.show(status, draw)
 
 
-@define_command("sessions", "acms gateway sessions", home=gateway, namespace=None)
+@define_command("sessions", "acms gateway sessions", group=gateway, namespace=None)
 async def list_sessions(shell: Shell) -> None:
     """List the conversations that the gateway has recorded, newest first."""
     from acms.gateway.decisions import list_session_rows
 
     async with _open_records(shell.db) as kv:
         rows = await list_session_rows(kv)
-    none = "the gateway has recorded nothing yet: acms gateway"
-    shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, none=none))
+    if_empty = "the gateway has recorded nothing yet: acms gateway"
+    shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, if_empty=if_empty))
 
 
-@define_command("why", "acms gateway why chat-3f2a91c07d", home=gateway, namespace=None)
+@define_command("why", "acms gateway why chat-3f2a91c07d", group=gateway, namespace=None)
 async def explain_requests(
     shell: Shell, session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")]
 ) -> None:
@@ -242,7 +242,7 @@ async def explain_requests(
         requests = await read_requests(kv, namespace, session)
 
     def draw() -> None:
-        shell.list(REQUESTS, requests, none="there is no request")
+        shell.list(REQUESTS, requests, if_empty="there is no request")
         if any(request["asked_tokens"] is None for request in requests):
             shell.line(NOT_COUNTED, "dim")
         newest = requests[-1]

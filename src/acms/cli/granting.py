@@ -8,7 +8,7 @@ import typer
 
 from acms.cli.base import Shell, create_group, define_command
 from acms.cli.keys import Tenant, open_service_stores
-from acms.cli.render import Column
+from acms.cli.output import Column
 from acms.errors import NotFoundError
 
 grants = create_group("grants", "Share namespaces of a service with keys and subjects.")
@@ -28,7 +28,7 @@ Principal = Annotated[
 
 
 @define_command(
-    "add", "acms grants add orders 7kq2m9xd --tenant acme --allow read,write", home=grants, namespace=None
+    "add", "acms grants add orders 7kq2m9xd --tenant acme --allow read,write", group=grants, namespace=None
 )
 async def share_namespace(
     shell: Shell,
@@ -49,7 +49,7 @@ async def share_namespace(
     shell.show_line({"grant": grant}, message)
 
 
-@define_command("list", "acms grants list orders --tenant acme", home=grants, namespace=None)
+@define_command("list", "acms grants list orders --tenant acme", group=grants, namespace=None)
 async def list_grants(
     shell: Shell,
     name: Annotated[
@@ -62,11 +62,11 @@ async def list_grants(
 
     async with open_service_stores(shell.db) as (stores, keys):
         shared_grants = await Grants(stores, keys).list(tenant, name)
-    none = f"nothing is shared in {tenant!r}"
-    shell.show_list({"grants": shared_grants}, GRANTS, shared_grants, none=none)
+    if_empty = f"nothing is shared in {tenant!r}"
+    shell.show_list({"grants": shared_grants}, GRANTS, shared_grants, if_empty=if_empty)
 
 
-@define_command("revoke", "acms grants revoke orders 7kq2m9xd --tenant acme", home=grants, namespace=None)
+@define_command("revoke", "acms grants revoke orders 7kq2m9xd --tenant acme", group=grants, namespace=None)
 async def revoke_grant(
     shell: Shell, name: Namespace, principal: Principal, tenant: Tenant = "default"
 ) -> None:

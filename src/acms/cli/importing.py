@@ -17,7 +17,7 @@ from acms.branches import limits
 from acms.branches.importers import FORMATS, Import, open_import
 from acms.branches.importing import Importer, PlannedConversation, StoredConversation, survey_import
 from acms.cli.base import Shell, allow_interrupt, define_command, get_or_create_session, iterate_contexts
-from acms.cli.render import Column, count_noun
+from acms.cli.output import Column, count_noun
 from acms.errors import ACMSError, ValidationError
 from acms.ports import StorageBackend
 from acms.session import ACMS
@@ -334,7 +334,7 @@ def _show_folder(shell: Shell, summary: _Summary, *, dry_run: bool) -> None:
     sessions = list(summary.sessions.values())
 
     def draw() -> None:
-        shell.list(PLANNED if dry_run else IMPORTED, sessions, none="no conversations")
+        shell.list(PLANNED if dry_run else IMPORTED, sessions, if_empty="no conversations")
         _draw_skipped(shell, summary.skipped_messages)
         if summary.skipped_files:
             shell.list(LEFT_OUT, summary.skipped_files)

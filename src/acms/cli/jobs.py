@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from acms import compose
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import Model, ReflectorName, Shell, Url, define_command, open_reflector
 from acms.cli.keys import open_service_stores
-from acms.cli.render import Column, Screen
+from acms.cli.output import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
 from acms.jobs import requests
@@ -263,7 +263,7 @@ def _report_attempt(screen: Screen, event: Event) -> None:
     message = f"job {event.job_id} {event.kind} {state}, attempt {event.attempt}"
     if error:
         message = f"{message}: {error}"
-    print(render.strip_control_characters(message), flush=True)
+    print(output.strip_control_characters(message), flush=True)
 
 
 WordsArgument = Annotated[
@@ -313,10 +313,10 @@ async def manage_jobs(
             change = requests.retry_job_by_id if verb == RETRY else requests.cancel_job_by_id
             jobs = [await change(storage, id) for id in arguments]
         names = await _session_names(storage, jobs)
-    rows = [{"session": names[job.context], **render.fields_of(job)} for job in jobs]
+    rows = [{"session": names[job.context], **output.fields_of(job)} for job in jobs]
 
     def draw() -> None:
-        shell.list(JOBS, rows, none="no jobs")
+        shell.list(JOBS, rows, if_empty="no jobs")
         if next_after is not None:
             shell.line(f"more: --after {next_after}", "dim")
 

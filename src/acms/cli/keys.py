@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acms.cli.base import Shell, create_group, define_command, parse_version
-from acms.cli.render import Column, fields_of
+from acms.cli.output import Column, fields_of
 from acms.cli.stores import check_store_lasts, data_file, file_url, prepare_database_file, refuse_option
 from acms.config import ACMSConfig
 from acms.storage import open_storage
@@ -63,7 +63,7 @@ Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Tenant of
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as 30m, 12h or 90d."""
+    """Parse a duration such as 30m, 12h or 90d; raise `BadParameter` for any other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a time such as 30m, 12h or 90d")
@@ -117,7 +117,7 @@ NamespacesOption = Annotated[
 @define_command(
     "create",
     "acms keys create --tenant acme --scopes context:read,memory:read --expires 90d",
-    home=keys,
+    group=keys,
     namespace=None,
 )
 async def create_key(
@@ -130,7 +130,7 @@ async def create_key(
 ) -> None:
     """Create an API key and show it once."""
     lifetime = None if expires is None else parse_duration(expires)
-    async with open_service_stores(shell.db, write=True) as (_, home):
+    async with open_service_stores(shell.db, write=True) as (_, api_keys):
         from acms.server.keys import USUAL
         from acms.server.operation import Scope
 
@@ -141,11 +141,13 @@ async def create_key(
         if namespaces is not None:
             names = [name_in_option.strip() for name_in_option in namespaces.split(",")]
             bound = [name_in_option for name_in_option in names if name_in_option]
-        key, secret = await home.create(tenant, name=name, scopes=chosen, expires=lifetime, namespaces=bound)
+        key, secret = await api_keys.create(
+            tenant, name=name, scopes=chosen, expires=lifetime, namespaces=bound
+        )
     _show_secret(shell, key, secret)
 
 
-@define_command("list", "acms keys list --tenant acme", home=keys, namespace=None)
+@define_command("list", "acms keys list --tenant acme", group=keys, namespace=None)
 async def list_keys(
     shell: Shell,
     tenant: Annotated[
@@ -153,13 +155,13 @@ async def list_keys(
     ] = None,
 ) -> None:
     """List the API keys, oldest first, without their secrets."""
-    async with open_service_stores(shell.db) as (_, home):
-        rows = [_key_json(key) for key in await home.list(tenant)]
-    none = "there are no keys: acms keys create --tenant NAME"
-    shell.show_list({"keys": rows}, KEYS, rows, none=none)
+    async with open_service_stores(shell.db) as (_, api_keys):
+        rows = [_key_json(key) for key in await api_keys.list(tenant)]
+    if_empty = "there are no keys: acms keys create --tenant NAME"
+    shell.show_list({"keys": rows}, KEYS, rows, if_empty=if_empty)
 
 
-@define_command("rotate", "acms keys rotate 7kq2m9xd --overlap 1d", home=keys, namespace=None)
+@define_command("rotate", "acms keys rotate 7kq2m9xd --overlap 1d", group=keys, namespace=None)
 async def rotate_key(
     shell: Shell,
     id: KeyId,
@@ -168,21 +170,21 @@ async def rotate_key(
     ] = "1d",
 ) -> None:
     """Replace a key with a new one, and show the new one once."""
-    time = parse_duration(overlap)
-    async with open_service_stores(shell.db) as (_, home):
-        key, secret = await home.rotate(id, overlap=time)
+    overlap_time = parse_duration(overlap)
+    async with open_service_stores(shell.db) as (_, api_keys):
+        key, secret = await api_keys.rotate(id, overlap=overlap_time)
     _show_secret(shell, key, secret)
 
 
-@define_command("revoke", "acms keys revoke 7kq2m9xd", home=keys, namespace=None)
+@define_command("revoke", "acms keys revoke 7kq2m9xd", group=keys, namespace=None)
 async def revoke_key(shell: Shell, id: KeyId) -> None:
     """Revoke a key; all instances of the service refuse it within two seconds."""
-    async with open_service_stores(shell.db) as (_, home):
-        key = await home.revoke(id)
+    async with open_service_stores(shell.db) as (_, api_keys):
+        key = await api_keys.revoke(id)
     shell.show_line({"key": _key_json(key)}, f"the key {id} opens nothing any more")
 
 
-@define_command("audit", "acms keys audit --tenant acme --limit 20", home=keys, namespace=None)
+@define_command("audit", "acms keys audit --tenant acme --limit 20", group=keys, namespace=None)
 async def show_audit_trail(
     shell: Shell,
     tenant: Tenant = "default",
@@ -205,8 +207,8 @@ async def show_audit_trail(
     async with open_service_stores(shell.db) as (stores, _):
         entries = await read_audit_trail(await stores.tenant(tenant), before=before, limit=limit)
 
-    none = f"nothing was changed over HTTP in {tenant!r}"
-    shell.show_list({"tenant": tenant, "entries": entries}, AUDIT, entries, none=none)
+    if_empty = f"nothing was changed over HTTP in {tenant!r}"
+    shell.show_list({"tenant": tenant, "entries": entries}, AUDIT, entries, if_empty=if_empty)
 
 
 def _show_secret(shell: Shell, key: Key, secret: str) -> None:

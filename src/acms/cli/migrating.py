@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import Shell, define_command
 from acms.cli.hints import keep_store
-from acms.cli.render import Column, Screen
+from acms.cli.output import Column, Screen
 from acms.cli.stores import data_file, file_url, refuse_option
 from acms.errors import ACMSError
 from acms.model import Migration
@@ -172,7 +172,7 @@ def _draw_store(screen: Screen, result: _StoreResult, *, status: bool, dry_run: 
     if result.error is not None:
         if result.shard is not None:
             screen.line(f"{prefix}failed", "red")
-        render.write_error(result.error, False)
+        output.write_error(result.error, False)
 
 
 def _print_sql(result: _StoreResult) -> None:
@@ -221,5 +221,5 @@ def _store_json(result: _StoreResult, *, sql: bool) -> dict[str, Any]:
     if sql:
         value["sql"] = _pending_sql(steps)
     if result.error is not None:
-        value["error"] = render.error_json(result.error)
+        value["error"] = output.error_json(result.error)
     return value

@@ -15,10 +15,10 @@ from acms.branches import copying, limits, restoring
 from acms.branches import export as transfer
 from acms.branches import witness as witnesses
 from acms.branches.forks import find_context
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import File, Session, Shell, allow_interrupt, define_command, iterate_contexts, write_file
 from acms.cli.hints import given_store, keep_store
-from acms.cli.render import Screen, count_noun
+from acms.cli.output import Screen, count_noun
 from acms.cli.stores import open_store, parse_store
 from acms.errors import ACMSError, ConfigurationError, CorruptRecordError
 from acms.log import validation
@@ -228,7 +228,7 @@ async def copy_store(
             shell.line("both sides are the same, and every hash is right", "green")
 
     verified = not copied.problems if verify else None
-    value = {"ok": not copied.problems, **render.to_json_value(copied), "verified": verified}
+    value = {"ok": not copied.problems, **output.to_json_value(copied), "verified": verified}
     shell.show(value, draw)
     return 1 if copied.problems else 0
 

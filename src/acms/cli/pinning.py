@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import typer
 
 from acms.cli.base import Shell, create_group, define_command
-from acms.cli.render import Column, to_json_value
+from acms.cli.output import Column, to_json_value
 from acms.cli.stores import (
     FileStore,
     check_store_lasts,
@@ -123,7 +123,7 @@ JsonValueOption = Annotated[
 ]
 
 
-@define_command("set", 'acms pin user:123 style --value "Answer in German."', home=pins, namespace=None)
+@define_command("set", 'acms pin user:123 style --value "Answer in German."', group=pins, namespace=None)
 async def pin_value(
     shell: Shell,
     namespace: PinNamespace,
@@ -158,7 +158,7 @@ async def pin_value(
     shell.show({"namespace": namespace, "pin": _pin_json(pinned), "missing": entry is None}, draw)
 
 
-@define_command("remove", "acms pin remove user:123 style", home=pins, namespace=None)
+@define_command("remove", "acms pin remove user:123 style", group=pins, namespace=None)
 async def unpin_value(shell: Shell, namespace: PinNamespace, key: Key, kv: Kv = None) -> None:
     """Unpin a value; it stays stored."""
     async with _open_pins(kv, shell.db, namespace) as (_, registry):
@@ -189,7 +189,7 @@ PINS = (
 )
 
 
-@define_command("list", "acms pin list user:123", home=pins, namespace=None)
+@define_command("list", "acms pin list user:123", group=pins, namespace=None)
 async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> None:
     """List the pins of a namespace, in prompt order.
 
@@ -212,7 +212,7 @@ async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> Non
     total_tokens = counter.count(pin_index.OPENING + "\n".join(texts)) if texts else 0
 
     def draw() -> None:
-        shell.list(PINS, rows, none=f"nothing is pinned in {namespace!r}")
+        shell.list(PINS, rows, if_empty=f"nothing is pinned in {namespace!r}")
         if rows:
             shell.line(
                 f"{len(texts)} shown, {total_tokens} tokens together; a prompt takes the first"

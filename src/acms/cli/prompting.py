@@ -15,9 +15,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import At, File, Limit, Session, Shell, allow_interrupt, app, define_command, write_file
-from acms.cli.render import Column, Screen, count_noun
+from acms.cli.output import Column, Screen, count_noun
 from acms.errors import EntryNotFoundError, NotFoundError, ValidationError
 from acms.log.active_entries import preview_text
 from acms.log.encoding import parts_from_json, parts_to_json
@@ -101,7 +101,7 @@ SaveOption = Annotated[
 @define_command(
     "render",
     'acms prompt render user_123 "what did we choose?" --budget 8000 --save a.json',
-    home=prompt,
+    group=prompt,
 )
 async def render_prompt(
     shell: Shell,
@@ -172,10 +172,10 @@ def _draw_prompt(
         screen.line(f"{step.strategy} {step.path}: {step.before:,} → {step.after:,} tokens", "dim")
     if manifest.redactions:
         screen.line(_redaction_summary(manifest), "dim")
-    render.write_warnings(screen, rendered.warnings)
+    output.write_warnings(screen, rendered.warnings)
 
 
-@define_command("diff", "acms prompt diff monday.json tuesday.json", home=prompt, namespace=None, db=False)
+@define_command("diff", "acms prompt diff monday.json tuesday.json", group=prompt, namespace=None, db=False)
 async def diff_prompts(shell: Shell, left: File, right: File) -> None:
     """Compare two prompts: the shared beginning and the first change.
 
@@ -229,7 +229,7 @@ def _prompt_json(prompt: SavedPrompt) -> dict[str, Json]:
     return {"name": prompt.name, "tokens": prompt.manifest.tokens, "messages": len(prompt.messages)}
 
 
-@define_command("why", "acms prompt why a.json v12", home=prompt, namespace=None, db=False)
+@define_command("why", "acms prompt why a.json v12", group=prompt, namespace=None, db=False)
 async def explain_decision(
     shell: Shell,
     file: File,
@@ -260,7 +260,7 @@ async def explain_decision(
     shell.show_list(value, VERDICTS, verdicts)
 
 
-@define_command("replay", "acms prompt replay a.json --db sqlite:///notes.db", home=prompt, namespace=None)
+@define_command("replay", "acms prompt replay a.json --db sqlite:///notes.db", group=prompt, namespace=None)
 async def replay_prompt(shell: Shell, file: File) -> None:
     """Rebuild a prompt from its manifest and the log, and check that it is identical.
 
@@ -287,7 +287,7 @@ async def replay_prompt(shell: Shell, file: File) -> None:
     shell.show_line(value, message)
 
 
-@define_command("log", "acms prompt log user_123", home=prompt)
+@define_command("log", "acms prompt log user_123", group=prompt)
 async def list_renders(
     shell: Shell,
     session: Session,
@@ -308,8 +308,8 @@ async def list_renders(
         elif id is None:
             renders = await reader.renders(limit=limit)
             value = {"session": session, "renders": renders}
-            none = "no requests are stored; acms serve --renders stores them"
-            shell.show_list(value, LOGGED, renders, none=none)
+            if_empty = "no requests are stored; acms serve --renders stores them"
+            shell.show_list(value, LOGGED, renders, if_empty=if_empty)
         else:
             details = await _read_render(reader, session, id)
             shell.show({"session": session, "render": details}, lambda: _draw_render(shell, details))
@@ -391,7 +391,7 @@ LOGGED = (
     Column("id", "cyan"),
     Column("kind", "yellow"),
     Column("at", value="created_at"),
-    Column("log", "cyan", value=render.format_version),
+    Column("log", "cyan", value=output.format_version),
     Column("tokens", align_right=True),
     Column(
         "cached",
@@ -418,7 +418,7 @@ def _verdict_subject(verdict: Verdict) -> str:
 
 VERDICTS = (
     Column("reason", wide=True),
-    Column("decision", value=render.decision_label),
+    Column("decision", value=output.decision_label),
     Column("what", "cyan", value=_verdict_subject),
     Column("rule", "magenta"),
     Column("score", "green", align_right=True, value=lambda verdict: verdict.score or None),
@@ -604,9 +604,9 @@ _ROW_STYLES = {" ": "dim", "!": "yellow", "-": "red", "+": "green", "~": "dim"}
 def _build_side_by_side(
     left_prompt: SavedPrompt, right_prompt: SavedPrompt, rows: Sequence[Row], shared: int
 ) -> Table:
-    table = Table(box=render.ROUNDED, header_style="bold", border_style="dim", expand=True)
+    table = Table(box=output.ROUNDED, header_style="bold", border_style="dim", expand=True)
     for prompt in (left_prompt, right_prompt):
-        title = render.strip_control_characters(_prompt_title(prompt))
+        title = output.strip_control_characters(_prompt_title(prompt))
         table.add_column(title, ratio=1, overflow="fold")
     for row in _fold_rows(rows):
         if row.folded:
@@ -617,7 +617,7 @@ def _build_side_by_side(
                 "" if row.right is None else f"{row.sign} {_message_line(right_prompt, row.right, 300)}"
             )
         style = _ROW_STYLES[row.sign]
-        cells = [Text(render.strip_control_characters(cell), style=style) for cell in (left_cell, right_cell)]
+        cells = [Text(output.strip_control_characters(cell), style=style) for cell in (left_cell, right_cell)]
         is_last_shared = row.right is not None and row.right == shared - 1
         table.add_row(*cells, end_section=is_last_shared)
     return table

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import (
     At,
     Budget,
@@ -21,7 +21,7 @@ from acms.cli.base import (
     define_command,
     parse_version,
 )
-from acms.cli.render import Column, Screen, count_noun, fields_of
+from acms.cli.output import Column, Screen, count_noun, fields_of
 from acms.errors import ValidationError
 from acms.log.encoding import parse_entry_id
 from acms.results import ContextItems, HistoryEntry, Ledger, Verdict
@@ -77,7 +77,7 @@ async def recall_items(
         "band": items.band,
         "coverage": items.coverage,
         "tier": items.tier,
-        "items": [render.item_json(item) for item in items],
+        "items": [output.item_json(item) for item in items],
         "warnings": warnings,
     }
     verdicts, rejected = _select_verdicts(items)
@@ -92,7 +92,7 @@ async def recall_items(
         _draw_totals(shell, items)
         if why:
             _draw_why(shell, items.ledger, verdicts, rejected, sessions if scope == "namespace" else None)
-        render.write_warnings(shell, warnings)
+        output.write_warnings(shell, warnings)
 
     shell.show(value, draw)
 
@@ -139,14 +139,14 @@ def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool, with_sessio
     ranked = items.best(len(items))
     if not full:
         session = Column("session", "blue", value="session_id")
-        columns = (*render.RANKED[:3], session, *render.RANKED[3:]) if with_session else render.RANKED
+        columns = (*output.RANKED[:3], session, *output.RANKED[3:]) if with_session else output.RANKED
         screen.list(columns, ranked)
         return
     for item in ranked:
         heading = f"{item.rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
         if with_session:
             heading = f"{heading} {item.session_id}"
-        render.write_block(screen, f"{heading} {render.speaker_name(item)}", item.content)
+        output.write_block(screen, f"{heading} {output.speaker_name(item)}", item.content)
 
 
 def _draw_why(
@@ -159,10 +159,10 @@ def _draw_why(
     """Write the ledger, with a column for the session if `sessions` names them by entry id."""
     screen.title("Why")
     screen.line(f"{ledger.certainty}")
-    columns = render.LEDGER
+    columns = output.LEDGER
     if sessions is not None:
         session = Column("session", "blue", value=lambda verdict: sessions.get(verdict.id))
-        columns = (*render.LEDGER[:2], session, *render.LEDGER[2:])
+        columns = (*output.LEDGER[:2], session, *output.LEDGER[2:])
     screen.list(columns, verdicts)
     if rejected > LEFT_OUT:
         screen.line(f"{rejected - LEFT_OUT} more were left out", "dim")
@@ -202,7 +202,7 @@ def _draw_message(screen: Screen, message: Mapping[str, Any]) -> None:
     for call in message.get("tool_calls") or ():
         function = call["function"]
         lines.append(f"→ {function['name']}({function['arguments']})")
-    render.write_block(screen, speaker, "\n".join(lines))
+    output.write_block(screen, speaker, "\n".join(lines))
 
 
 @define_command("window", "acms window user_123 --budget 8000 --at 12")
@@ -221,19 +221,19 @@ async def show_window(
         "version": items.version,
         "budget": items.budget,
         "tokens": items.tokens,
-        "items": [render.item_json(item) for item in items],
+        "items": [output.item_json(item) for item in items],
         "warnings": warnings,
     }
 
     def draw() -> None:
         if full:
             for item in items:
-                heading = f"v{item.version} {item.token_count} tokens {render.speaker_name(item)}"
-                render.write_block(shell, heading, item.content)
+                heading = f"v{item.version} {item.token_count} tokens {output.speaker_name(item)}"
+                output.write_block(shell, heading, item.content)
         else:
-            shell.list(render.WINDOWED, items)
+            shell.list(output.WINDOWED, items)
         _draw_totals(shell, items)
-        render.write_warnings(shell, warnings)
+        output.write_warnings(shell, warnings)
 
     shell.show(value, draw)
 
@@ -257,7 +257,7 @@ def _entry_state(entry: HistoryEntry) -> str:
 
 HISTORY = (
     Column("text", wide=True, value="preview"),
-    Column("version", "cyan", align_right=True, value=render.format_version),
+    Column("version", "cyan", align_right=True, value=output.format_version),
     Column("role", "yellow"),
     Column("state", value=_entry_state),
     Column("tokens", align_right=True),
@@ -287,7 +287,7 @@ async def list_entries(
         page = await view.history(limit=limit, after=after)
 
     def draw() -> None:
-        shell.list(HISTORY, page.entries, none=f"no entries after v{after}" if after else "no entries")
+        shell.list(HISTORY, page.entries, if_empty=f"no entries after v{after}" if after else "no entries")
         if page.next_after is not None:
             shell.line(f"more: --after {page.next_after}", "dim")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli.base import Ranking, Shell, create_embedder, define_command
-from acms.cli.render import Screen, count_noun
+from acms.cli.output import Screen, count_noun
 from acms.cli.stores import refuse_option
 from acms.config import ACMSConfig
 from acms.ports import StorageBackend

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli.base import File, Shell, allow_interrupt, define_command
-from acms.cli.render import LEDGER, Column, Screen, to_json_value
+from acms.cli.output import LEDGER, Column, Screen, to_json_value
 from acms.contract.schema import RenderReply
 from acms.errors import ValidationError
 from acms.log.active_entries import preview_text

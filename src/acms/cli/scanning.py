@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from acms.cli.base import Shell, define_command, find_session
-from acms.cli.render import Column, count_noun, format_version, to_json_value
+from acms.cli.output import Column, count_noun, format_version, to_json_value
 from acms.model import Json
 from acms.privacy import scan as scanning
 from acms.privacy.detect import KINDS, safe_key

@@ -28,7 +28,7 @@ from acms.cli.base import (
     get_or_create_session,
     open_reflector,
 )
-from acms.cli.render import strip_control_characters
+from acms.cli.output import strip_control_characters
 from acms.cli.stores import data_file, file_url, refuse_option
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError, ValidationError
@@ -228,7 +228,7 @@ def _require_uvicorn() -> None:
 def _create_server(app: App, *, timeout_graceful_shutdown: int | None = None) -> Server:
     from uvicorn import Config
 
-    from acms.server.listen import StoppingServer, build_bounded_protocol
+    from acms.server.connections import StoppingServer, build_bounded_protocol
 
     config = Config(
         app,
@@ -251,11 +251,11 @@ def _open_sources(stack: AsyncExitStack, file: Path) -> list[HTTPSource]:
 
 def _mount_pages(app: App, store: str, *, over_mcp: bool = False) -> App:
     """Mount MCP if requested, then the inspector, because its pages take all remaining paths."""
-    from acms.inspector import mounted as mount_inspector
+    from acms.inspector import mount_inspector
 
     client_requests = _find_client_requests(store, app)
     if over_mcp:
-        from acms.mcp import mounted as mount_mcp
+        from acms.mcp import mount_mcp
 
         app = mount_mcp(app)
     return mount_inspector(app, client_requests=client_requests)
@@ -341,7 +341,7 @@ async def serve_until_stopped(
     """Serve an application at an open port until a signal stops it; the server adds no headers to its answers."""
     from uvicorn import Config, Server
 
-    from acms.server.listen import build_bounded_protocol
+    from acms.server.connections import build_bounded_protocol
 
     options: dict[str, Any] = {**_UVICORN, "date_header": False, "timeout_graceful_shutdown": 10}
     server = Server(Config(app, http=build_bounded_protocol(), **options))

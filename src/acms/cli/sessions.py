@@ -11,9 +11,9 @@ import typer
 
 from acms.branches import forks
 from acms.branches.forks import COLLECT_AFTER
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import At, Full, Session, Shell, Yes, create_group, define_command
-from acms.cli.render import Column, count_noun
+from acms.cli.output import Column, count_noun
 from acms.config import ACMSConfig
 from acms.log import policy
 from acms.log.active_entries import preview_text
@@ -85,7 +85,7 @@ AfterOption = Annotated[
 
 
 @define_command(
-    "list", "acms sessions --namespace user:1 --where label=support --where tier=gold", home=sessions
+    "list", "acms sessions --namespace user:1 --where label=support --where tier=gold", group=sessions
 )
 async def list_sessions(
     shell: Shell,
@@ -111,13 +111,13 @@ async def list_sessions(
         rows = await _session_rows(storage, page.sessions)
 
     def draw() -> None:
-        none = "no sessions like that" if filters else "no sessions"
+        if_empty = "no sessions like that" if filters else "no sessions"
         if not everywhere:
-            none = f"{none} in namespace {shell.namespace!r}; see acms sessions --all"
+            if_empty = f"{if_empty} in namespace {shell.namespace!r}; see acms sessions --all"
         is_any_held = any(row["legal_hold"] for row in rows)
         marks = (*([DELETED] if deleted else []), *([HELD] if is_any_held else []))
         columns = (*SESSIONS[:3], *marks, *SESSIONS[3:])
-        shell.list(columns, rows, none=none)
+        shell.list(columns, rows, if_empty=if_empty)
         if page.next_after is not None:
             shell.line(f"more: --after {page.next_after}", "dim")
 
@@ -160,7 +160,7 @@ def _session_json(session: ContextInfo, shared: ResolvedPolicy, *, legal_hold: b
     }
 
 
-@define_command("stats", "acms sessions stats user_123", home=sessions)
+@define_command("stats", "acms sessions stats user_123", group=sessions)
 async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
     """Show the statistics of a session.
 
@@ -168,7 +168,7 @@ async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
     """
     async with shell.open_view(session, at) as view:
         resolved = await view.policy()
-        stats = render.to_json_value(await view.get_session_stats())
+        stats = output.to_json_value(await view.get_session_stats())
     stats |= {
         "retention_seconds": resolved.retention_seconds,
         "legal_hold": resolved.legal_hold,
@@ -193,7 +193,7 @@ EPISODES = (
 )
 
 
-@define_command("episodes", "acms sessions episodes user_123", home=sessions)
+@define_command("episodes", "acms sessions episodes user_123", group=sessions)
 async def list_episodes(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
     """List the episodes of a session, oldest first.
 
@@ -203,12 +203,12 @@ async def list_episodes(shell: Shell, session: Session, full: Full = False, at: 
         episodes = await view.episodes()
 
     def draw() -> None:
-        shell.list(EPISODES, episodes, none="no episodes yet")
+        shell.list(EPISODES, episodes, if_empty="no episodes yet")
         if not full:
             return
         for episode in episodes:
             if episode.summary is not None:
-                render.write_block(shell, f"{episode.ordinal}.", episode.summary)
+                output.write_block(shell, f"{episode.ordinal}.", episode.summary)
 
     shell.show({"session": session, "episodes": episodes}, draw)
 
@@ -216,7 +216,7 @@ async def list_episodes(shell: Shell, session: Session, full: Full = False, at: 
 VersionOrTag = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version or a tag.")]
 
 
-@define_command("at", "acms sessions at user_123 12", home=sessions)
+@define_command("at", "acms sessions at user_123 12", group=sessions)
 async def show_version(
     shell: Shell,
     session: Session,
@@ -244,7 +244,7 @@ async def show_version(
         if tags:
             names = ", ".join(f"{name} (v{number})" for name, number in tags.items())
             shell.line(f"tags: {names}")
-        shell.list(render.ENTRIES_WITHOUT_TOKENS, entries)
+        shell.list(output.ENTRIES_WITHOUT_TOKENS, entries)
 
     value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
     shell.show({**value, "messages": entries}, draw)

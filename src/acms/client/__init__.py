@@ -8,7 +8,7 @@
 For blocking code: `from acms.sync import Client`.
 """
 
-from acms.client.door import Client
+from acms.client.client import Client
 from acms.client.session import RemoteSession, RemoteView
 from acms.results import ContextInfo
 

@@ -24,14 +24,14 @@ class Log:
         session_id: str,
         namespace: str,
         id: str | None = None,
-        about: Mapping[str, Json] = EMPTY,
+        description: Mapping[str, Json] = EMPTY,
     ) -> None:
         self.transport = transport
         self.session_id = session_id
         self.namespace = namespace
         self.id = id
-        #: Name, labels and metadata that its first write stores; empty once they are.
-        self.about = about
+        #: Name, labels and metadata that the first write stores; empty once they are stored.
+        self.description = description
         self._creating: asyncio.Future[str] | None = None
 
     async def find(self) -> str | None:
@@ -55,7 +55,7 @@ class Log:
 
     async def ensure(self) -> str:
         """Return the id of the context, which the first write creates; concurrent callers share one request."""
-        if self.id is not None and not self.about:
+        if self.id is not None and not self.description:
             return self.id
         if self._creating is None:
             self._creating = asyncio.ensure_future(self._create_and_describe())
@@ -69,22 +69,23 @@ class Log:
     async def _create_and_describe(self) -> str:
         """Create the context unless it exists, and store the description that is not stored yet."""
         id = self.id or await self._create()
-        if self.about:
-            await self.transport.call("PATCH", build_api_path("contexts", id), body=dict(self.about))
-            self.about = EMPTY
+        if self.description:
+            await self.transport.call("PATCH", build_api_path("contexts", id), body=dict(self.description))
+            self.description = EMPTY
         return id
 
     async def _create(self) -> str:
         """Create the context with its description, unless one with this id or key exists; return its id."""
-        if self.session_id.startswith("c_") and await self.find() is not None:
-            assert self.id is not None
-            return self.id
-        body = {"key": self.session_id, "namespace": self.namespace, **self.about}
+        if self.session_id.startswith("c_"):
+            existing = await self.find()
+            if existing is not None:
+                return existing
+        body = {"key": self.session_id, "namespace": self.namespace, **self.description}
         answer = await self.transport.call("POST", build_api_path("contexts"), body=body)
         # For a known key the service returns the existing context, and ignores the description.
-        is_new = answer.status == 201
-        if is_new:
-            self.about = EMPTY
+        was_created = answer.status == 201
+        if was_created:
+            self.description = EMPTY
         self.id = nouns.read_noun(ContextInfo, answer.data).id
         return self.id
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from acms.errors import ACMSError, HandleError
 from acms.runtime.loops import current_loop
-from acms.runtime.portal import blocked
+from acms.runtime.portal import run_in_portal
 
 __all__ = [
     "BlockingProxy",
@@ -40,13 +40,13 @@ def run_blocking(work: Coroutine[Any, Any, R]) -> R:
             ),
         )
     try:
-        return blocked(work)
+        return run_in_portal(work)
     except ACMSError as error:
-        _use_blocking_words(error)
+        _remove_async_from_advice(error)
         raise
 
 
-def _use_blocking_words(error: ACMSError) -> None:
+def _remove_async_from_advice(error: ACMSError) -> None:
     """Remove `async` and `await` from the advice of an error."""
     if not any("async " in option or "await " in option for option in error.options):
         return

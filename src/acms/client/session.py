@@ -79,25 +79,26 @@ _MESSAGE = re.compile(r"m_\w{1,126}", re.ASCII)
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _find_surrounding_context(remote: Remote, _: CallArguments) -> str | None:
+async def _find_surrounding_context(remote: Remote, arguments: CallArguments) -> str | None:
     """Return the id of a context in the namespace, for an operation that also reads the other sessions there.
 
     If nothing was written to the session, its log is created and stays empty.
     """
-    return await (remote.log.find() if remote.ends_at is not None else _ensure_context(remote, _))
+    if remote.ends_at is not None:
+        return await remote.log.find()
+    return await _ensure_context(remote, arguments)
 
 
 async def _ensure_context(remote: Remote, _: CallArguments) -> str:
     """Return the id of the session's context; create it if it is missing, and store the session's description."""
-    return (None if remote.log.about else await remote.log.find()) or await remote.log.ensure()
+    found = None if remote.log.description else await remote.log.find()
+    return found or await remote.log.ensure()
 
 
 async def _context_of_facts(remote: Remote, arguments: CallArguments) -> str | None:
-    return await (
-        _find_surrounding_context(remote, arguments)
-        if arguments["scope"] == "namespace"
-        else remote.log.find()
-    )
+    if arguments["scope"] == "namespace":
+        return await _find_surrounding_context(remote, arguments)
+    return await remote.log.find()
 
 
 def _prepare_recall(remote: Remote, arguments: CallArguments) -> CallArguments:

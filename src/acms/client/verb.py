@@ -96,7 +96,7 @@ RemoteCall: TypeAlias = Callable[[Any, CallArguments], Coroutine[Any, Any, R]]
 """Runs a verb of a remote session: called with the session and the arguments."""
 
 
-# ── a verb on every door ────────────────────────────────────────────────────────────────────────────────────────────
+# ── a verb in every interface ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Verb(Generic[P, R]):
@@ -117,7 +117,7 @@ class Verb(Generic[P, R]):
     @overload
     def __get__(self, remote: object, owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, remote: object, owner: Any = None) -> Any:
-        return self  # of a class that is no door: those have the method that `method_for` returns
+        return self  # classes with these verbs have the methods that `method_for` returns
 
     def method_for(self, cls: type) -> Callable[..., Any]:
         """Return the method for a class: a blocking one for a `BlockingProxy`, else one that sends a request."""

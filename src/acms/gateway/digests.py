@@ -41,7 +41,7 @@ def digest_of_texts(*texts: str) -> str:
 
 def digest_of_message(message: Any) -> str:
     """Return a digest of what a message says."""
-    return digest_of_texts(_dump(_simplify(message, top=True)))
+    return digest_of_texts(_dump(_simplify_value(message, top=True)))
 
 
 def chain_digests(protocol: Protocol, items: Sequence[Any], digests: Sequence[str], seed: str) -> list[str]:
@@ -90,7 +90,7 @@ def tools_digest(body: Mapping[str, Any]) -> str:
     return digest_of_texts(*sorted(names))
 
 
-def _simplify(value: Any, *, top: bool = False) -> Any:
+def _simplify_value(value: Any, *, top: bool = False) -> Any:
     """Return a value without the fields and blanks that clients change; `top` is True for a message itself."""
     if isinstance(value, str):
         return value.strip()
@@ -107,7 +107,7 @@ def _simplify_list(values: list[Any]) -> Any:
     for value in values:
         kind = value.get("type") if isinstance(value, dict) else None
         if kind not in _THINKING:
-            blocks.append(_simplify(value))
+            blocks.append(_simplify_value(value))
     if len(blocks) == 1 and isinstance(blocks[0], dict) and blocks[0].get("type") == "text":
         return blocks[0]["text"]
     return blocks
@@ -124,7 +124,7 @@ def _simplify_object(value: dict[str, Any], top: bool) -> dict[str, Any]:
     simplified: dict[str, Any] = {}
     for name, inner in value.items():
         if name not in dropped_fields and inner not in (None, "", []):
-            simplified[name] = _simplify(inner)
+            simplified[name] = _simplify_value(inner)
     if kind in _TEXTS:
         simplified = {"type": "text", "text": str(value.get("text") or "").strip()}
     if kind == "message":  # the type of a message is optional

@@ -59,13 +59,13 @@ def parse_body(text: str, field: str) -> Body:
     items: tuple[Any, ...] = ()
     spans: tuple[Span, ...] = ()
     list_span: Span | None = None
-    position = _expect(text, _skip_blanks(text, 0), "{")
+    position = _expect_character(text, _skip_blanks(text, 0), "{")
     position = _skip_blanks(text, position)
     while text[position : position + 1] != "}":
         name, position = _decode(text, position)
         if not isinstance(name, str):
             raise ValueError("a name of a field is not a string")
-        position = _skip_blanks(text, _expect(text, _skip_blanks(text, position), ":"))
+        position = _skip_blanks(text, _expect_character(text, _skip_blanks(text, position), ":"))
         # Parsers differ in which of two values they take, so the provider might read another list.
         if name == field and name in fields:
             raise ValueError(f"the field {field!r} is there twice")
@@ -108,7 +108,7 @@ def _next_member(text: str, position: int, closing: str) -> int:
     position = _skip_blanks(text, position)
     if text[position : position + 1] == closing:
         return position
-    position = _skip_blanks(text, _expect(text, position, ","))
+    position = _skip_blanks(text, _expect_character(text, position, ","))
     if text[position : position + 1] == closing:
         raise ValueError("there is a comma before the closing bracket")
     return position
@@ -119,7 +119,7 @@ def _skip_blanks(text: str, position: int) -> int:
     return position if blanks is None else blanks.end()
 
 
-def _expect(text: str, position: int, char: str) -> int:
+def _expect_character(text: str, position: int, char: str) -> int:
     if text[position : position + 1] != char:
         raise ValueError(f"{char!r} is missing at character {position}")
     return position + 1

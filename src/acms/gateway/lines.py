@@ -111,13 +111,13 @@ class Lines:
         has_beginning = bool(position.replies or position.previous)
         if has_beginning:
             line = Line(
-                name=f"{_root(record['line'])}~{short}",
+                name=f"{_root_name(record['line'])}~{short}",
                 reason="regenerate",
                 parent=record["line"],
                 shared=record["last"],
             )
         else:  # nothing stands before the answer that a fork could share
-            base = _root(record["line"]) if position.hint else "chat"
+            base = _root_name(record["line"]) if position.hint else "chat"
             line = Line(name=f"{base}~{short}", reason="new")
         try:
             new_record = _record_of_line(line)
@@ -144,7 +144,7 @@ class Lines:
             if claimed["next"] == position.request:
                 return Line(name=claimed["line"], reason="prefix")
             short = digest_of_texts(position.request)[:_SHORT]
-            name = f"{_root(claimed['line'])}~{short}"
+            name = f"{_root_name(claimed['line'])}~{short}"
             return Line(name=name, reason="fork", parent=claimed["line"], shared=claimed["last"])
         return None
 
@@ -224,7 +224,7 @@ class Lines:
         entry = await self._kv.get(key)
         if entry is not None and entry.data["answered"] not in ("", answer.request):
             short = digest_of_texts(answer.request)[:_SHORT]
-            name = f"{_root(line.name)}~{short}"
+            name = f"{_root_name(line.name)}~{short}"
             line = Line(name=name, reason="fork", parent=line.name, shared=question_key)
         anchor = {"line": line.name, "next": "", "last": answer_key}
         records = {
@@ -251,7 +251,7 @@ class Lines:
         return len(idle_keys)
 
 
-def _root(name: str) -> str:
+def _root_name(name: str) -> str:
     """Return the name of the line that a fork comes from in the end."""
     return name.partition("~")[0]
 

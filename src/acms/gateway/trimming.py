@@ -150,7 +150,7 @@ async def trim_request(
     trimmed: Trimmed | None = None
     for attempt in range(1, _TRIES + 1):
         try:
-            rendered = await _render(request, session, codec, config, layout, state)
+            rendered = await _render_prompt(request, session, codec, config, layout, state)
         except FitError:
             break  # later attempts have even fewer tokens
         trimmed = layout.compose(rendered, state)
@@ -171,7 +171,7 @@ async def trim_request(
     return trimmed
 
 
-async def _render(
+async def _render_prompt(
     request: ClientRequest,
     session: ACMS,
     codec: Codec,

@@ -18,7 +18,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acms.errors import NotFoundError, PermissionDeniedError, TooLargeError, ValidationError
-from acms.inspector import advice, asking, charts, requests, sessions, views
+from acms.inspector import advice, charts, recalls, requests, sessions, views
 from acms.inspector.api import API, Refused, quote_path_parts
 from acms.inspector.visit import Visit, build_version_query, gather_requests
 from acms.inspector.visitors import Visitors, same_origin
@@ -26,7 +26,7 @@ from acms.runtime.threads import in_thread, pause_if_busy
 from acms.runtime.version import __version__
 from acms.server import App
 
-__all__ = ["mounted"]
+__all__ = ["mount_inspector"]
 
 Handler = Callable[["Visit"], Awaitable[Response]]
 
@@ -48,7 +48,7 @@ ClientRequests = Callable[[str, str], Awaitable[list[dict[str, Any]]]]
 """Returns what a gateway decided about the requests of a session, by its namespace and its name."""
 
 
-def mounted(app: App, *, client_requests: ClientRequests | None = None) -> App:
+def mount_inspector(app: App, *, client_requests: ClientRequests | None = None) -> App:
     """Serve the pages below `/` of a service and return it; a read-only service has none of the buttons that write.
 
     With `client_requests` there is a page about the requests that came through a gateway.
@@ -363,7 +363,7 @@ PAGES: Mapping[str, tuple[Handler, list[str]]] = {
     f"{SESSION_PATH}/sent/{{render}}/request.sh": (requests.show_request_command, ["GET"]),
     f"{SESSION_PATH}/diff": (requests.show_render_diff, ["GET"]),
     f"{SESSION_PATH}/diff/{{render}}": (requests.show_render_diff, ["GET"]),
-    f"{SESSION_PATH}/ask": (asking.show_recall, ["GET", "POST"]),
+    f"{SESSION_PATH}/ask": (recalls.show_recall, ["GET", "POST"]),
     f"{SESSION_PATH}/facts": (sessions.show_facts, ["GET"]),
     f"{SESSION_PATH}/jobs": (show_jobs, ["GET"]),
     f"{SESSION_PATH}/cost": (show_costs, ["GET"]),

@@ -11,8 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from acms.errors import NotFoundError
 from acms.inspector import advice, charts, views
 from acms.inspector.api import Refused, quote_path_parts
-from acms.inspector.asking import find_messages
 from acms.inspector.payloads import format_curl_command, list_payload_parts
+from acms.inspector.recalls import find_messages
 from acms.inspector.visit import Visit, gather_requests
 
 __all__ = ["show_render", "show_render_diff", "show_request_command", "show_request_json"]

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from acms.inspector import views
 from acms.inspector.api import Refused, quote_path_parts
-from acms.inspector.asking import FOUND, SEARCH_BUDGET
+from acms.inspector.recalls import FOUND, SEARCH_BUDGET
 from acms.inspector.visit import Visit, build_version_query, gather_requests
 from acms.log.validation import UNNAMED
 

@@ -43,7 +43,7 @@ from acms.model import Entry
 from acms.ports import StorageBackend
 from acms.prompt import Rendered
 from acms.providers.codecs import OpenAIChat
-from acms.runtime.portal import blocked
+from acms.runtime.portal import run_in_portal
 from acms.session import ACMS
 
 __all__ = ["ACMSChatMessageHistory", "ACMSMiddleware", "ACMSRetriever"]
@@ -79,8 +79,8 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
-        response = handler(blocked(self._build_request(request, config)))
-        blocked(self._store(response.result, config))
+        response = handler(run_in_portal(self._build_request(request, config)))
+        run_in_portal(self._store(response.result, config))
         return response
 
     async def awrap_model_call(
@@ -96,7 +96,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
         """Store the messages after the last call of the model."""
-        blocked(self._store(state["messages"], get_config()))
+        run_in_portal(self._store(state["messages"], get_config()))
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Any) -> None:
         """Store the messages after the last call of the model."""
@@ -108,7 +108,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def close(self) -> None:
         """Close the sessions; the caller closes the storage."""
-        blocked(self.aclose())
+        run_in_portal(self.aclose())
 
     async def _store(self, messages: Sequence[BaseMessage], config: RunnableConfig) -> None:
         async with self._session(config) as session:
@@ -182,7 +182,7 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # theirs is an attribute, or a property
         """Return the active messages, oldest first."""
-        return blocked(self.aget_messages())
+        return run_in_portal(self.aget_messages())
 
     async def aget_messages(self) -> list[BaseMessage]:
         """Return the active messages, oldest first."""
@@ -194,7 +194,7 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages, all or none; one whose id is known replaces the stored message."""
-        blocked(self.aadd_messages(messages))
+        run_in_portal(self.aadd_messages(messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages, all or none; one whose id is known replaces the stored message."""
@@ -202,7 +202,7 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
 
     def clear(self) -> None:
         """Retract all messages."""
-        blocked(self.aclear())
+        run_in_portal(self.aclear())
 
     async def aclear(self) -> None:
         """Retract all messages."""
@@ -227,7 +227,7 @@ class ACMSRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        return blocked(self._documents(query, k))
+        return run_in_portal(self._documents(query, k))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None

@@ -37,7 +37,7 @@ from acms.errors import ValidationError
 from acms.kv import list_entries
 from acms.model import Json, KVEntry
 from acms.ports import ListingKV
-from acms.runtime.portal import blocked
+from acms.runtime.portal import run_in_portal
 from acms.text.tokenizer import compute_idf, count_terms, split_words
 
 __all__ = ["ACMSStore"]
@@ -72,7 +72,7 @@ class ACMSStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations; see `abatch`."""
-        return blocked(self.abatch(ops))
+        return run_in_portal(self.abatch(ops))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in order: all reads run first, then the last write of each key."""

@@ -1,6 +1,6 @@
 """The MCP server (extra `mcp`): the memory of one session as tools, resources and a prompt for any MCP client.
 
-`serve_stdio(session)` speaks it over stdin and stdout, as `acms mcp` does; `mounted(app)` serves it over streamable
+`serve_stdio(session)` speaks it over stdin and stdout, as `acms mcp` does; `mount_mcp(app)` serves it over streamable
 HTTP below `/mcp` of a service, with the service's keys.
 """
 
@@ -20,8 +20,8 @@ except ImportError as missing:
     raise MissingExtraError("mcp", package) from None
 
 if TYPE_CHECKING:
-    from acms.mcp.http import mounted
+    from acms.mcp.http import mount_mcp
 
-__all__ = ["mounted", "serve_stdio"]
+__all__ = ["mount_mcp", "serve_stdio"]
 
-__getattr__, __dir__ = lazy_attributes(__name__, {"mounted": "acms.mcp.http"})
+__getattr__, __dir__ = lazy_attributes(__name__, {"mount_mcp": "acms.mcp.http"})

@@ -44,7 +44,7 @@ from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, build_scope_cha
 from acms.server.operation import Principal, Scope
 from acms.server.rights import Right, end_stream
 
-__all__ = ["mount_mcp_server", "mounted"]
+__all__ = ["mount_mcp", "mount_mcp_server"]
 
 BASE = "/mcp"
 METADATA = "/.well-known/oauth-protected-resource"
@@ -56,7 +56,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})
 _ADVICE = ("connect to /mcp/SESSION or /mcp/NAMESPACE/SESSION",)
 
 
-def mounted(app: App) -> App:
+def mount_mcp(app: App) -> App:
     """Serve MCP below `/mcp` of a service and return it: `/mcp/{session}` and `/mcp/{namespace}/{session}`.
 
     Mount it before applications below `/`. Every request needs a key if the service requires keys; the first remembered

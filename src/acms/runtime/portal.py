@@ -70,4 +70,4 @@ class _Portal:
             return self._loop
 
 
-blocked = _Portal().run
+run_in_portal = _Portal().run

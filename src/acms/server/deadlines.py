@@ -41,19 +41,21 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        #: The deadlines in progress, oldest first, and the times at which they expire.
-        self.under_way: dict[Deadline, float] = {}
+        #: The deadlines in progress, oldest first, with the loop times at which they expire.
+        self.running: dict[Deadline, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Whether a timer is set. It is never cancelled: if all deadlines were met, it finds none that is due.
         self._timer_is_set = False
 
     def start(self, deadline: Deadline) -> None:
-        """Start a deadline. All deadlines are equally long, so one timer for the oldest is enough."""
+        """Start a deadline. All take the same number of seconds, so one timer for the oldest is enough."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the previous loop has ended, and its timers with it
-            self._loop, self._timer_is_set = loop, False
-            self.under_way.clear()
-        self.under_way[deadline] = end = loop.time() + self.seconds
+            self._loop = loop
+            self._timer_is_set = False
+            self.running.clear()
+        end = loop.time() + self.seconds
+        self.running[deadline] = end
         if not self._timer_is_set:
             self._timer_is_set = True
             loop.call_at(end, self._expire_due)
@@ -62,12 +64,12 @@ class Deadlines:
         """Expire the deadlines that are due, oldest first, and set the timer for the next one."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self.under_way:
-            deadline, end = next(iter(self.under_way.items()))
+        while self.running:
+            deadline, end = next(iter(self.running.items()))
             if end > now:
                 loop.call_at(end, self._expire_due)
                 return
-            del self.under_way[deadline]
+            del self.running[deadline]
             deadline.expire()
         self._timer_is_set = False
 
@@ -97,7 +99,7 @@ class Deadline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._deadlines.under_way.pop(self, None)
+        self._deadlines.running.pop(self, None)
         # If other code cancelled the task too, it stays cancelled.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

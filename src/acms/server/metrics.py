@@ -28,11 +28,12 @@ __all__ = ["MEDIA", "Metrics"]
 
 MEDIA = CONTENT_TYPE_LATEST
 """Media type of the metrics."""
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 
-def _get_labeled_metric(metric: Any, *labels: str) -> Any:
+def _with_labels(metric: Any, *labels: str) -> Any:
     return metric.labels(*labels)
 
 
@@ -57,10 +58,10 @@ class Metrics:
             registry=registry,
         )
         self._messages = Counter("acms_messages", "Messages stored.", registry=registry)
-        self._asked = Counter(
+        self._tokens_asked = Counter(
             "acms_tokens_asked", "Tokens of the budgets that were given.", ("verb",), registry=registry
         )
-        self._used = Counter(
+        self._tokens_used = Counter(
             "acms_tokens_used", "Tokens that were shown within them.", ("verb",), registry=registry
         )
         self._refused = Counter(
@@ -84,38 +85,38 @@ class Metrics:
         self.waiting = Gauge(
             "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=registry
         )
-        #: Returns the metric with some labels; cached, because the look-up costs more than counting.
-        self._child = cache(_get_labeled_metric)
+        #: Returns a metric with its labels; cached, because the look-up costs more than counting.
+        self._labeled = cache(_with_labels)
 
-    def request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
+    def count_request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
         """Count one answered request, which took `seconds`."""
         method_label = method if method in _METHODS else "other"
-        self._child(self._requests, operation, method_label, str(status), code).inc()
-        self._child(self._seconds, operation).observe(seconds)
+        self._labeled(self._requests, operation, method_label, str(status), code).inc()
+        self._labeled(self._seconds, operation).observe(seconds)
         if code in ("BUDGET_EXCEEDED", "FIT"):
-            self._child(self._refused, code).inc()
+            self._labeled(self._refused, code).inc()
 
-    def listener(self, next_listener: Callable[[Event], Any] | None) -> Callable[[Event], None]:
+    def make_listener(self, next_listener: Callable[[Event], Any] | None) -> Callable[[Event], None]:
         """Return a listener that counts an engine's events and passes them on."""
 
         def count(event: Event) -> None:
-            self.event(event)
+            self.count_event(event)
             emit_event(next_listener, event)
 
         return count
 
-    def event(self, event: Event) -> None:
+    def count_event(self, event: Event) -> None:
         """Count an event of an engine."""
         match event:
             case Ingested(repeated=False):
                 self._messages.inc()
             case Planned():
-                self._child(self._asked, event.verb).inc(event.budget)
-                self._child(self._used, event.verb).inc(event.used_tokens)
+                self._labeled(self._tokens_asked, event.verb).inc(event.budget)
+                self._labeled(self._tokens_used, event.verb).inc(event.used_tokens)
             case PromptRendered():
                 self._count_prompt(event)
             case PromptFailed():
-                self._child(self._asked, "prompt").inc(event.budget or 0)
+                self._labeled(self._tokens_asked, "prompt").inc(event.budget or 0)
             case JobFinished():
                 self._count_job(event.kind, "done")
             case JobFailed():
@@ -125,19 +126,16 @@ class Metrics:
 
     def _count_prompt(self, event: PromptRendered) -> None:
         """Count a rendered prompt: its budget, its tokens by use, and the share predicted to be cached."""
-        self._child(self._asked, "prompt").inc(event.budget or 0)
-        self._child(self._used, "prompt").inc(event.upper_bound)
+        self._labeled(self._tokens_asked, "prompt").inc(event.budget or 0)
+        self._labeled(self._tokens_used, "prompt").inc(event.upper_bound)
         if event.tokens:
             self._share.observe(event.predicted_cached_tokens / event.tokens)
         for part in fields(event.use):
-            self._child(self._parts, part.name).inc(getattr(event.use, part.name))
+            self._labeled(self._parts, part.name).inc(getattr(event.use, part.name))
 
     def _count_job(self, kind: str, state: str) -> None:
-        self._child(self._jobs, kind.partition(":")[0], state).inc()
+        self._labeled(self._jobs, kind.partition(":")[0], state).inc()
 
     def serialize(self) -> bytes:
         """Return all metrics as text."""
         return generate_latest(self.registry)
-
-
-_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

@@ -156,7 +156,7 @@ class RequestMiddleware:
                 operation = exchange.operation
                 name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
                 fields: dict[str, Any] = {"operation": name, "status": exchange.status, "code": exchange.code}
-                service.metrics.request(name, method, exchange.status, exchange.code, seconds)
+                service.metrics.count_request(name, method, exchange.status, exchange.code, seconds)
                 span.record_answer(**fields, route=route)
                 if logger.isEnabledFor(logging.INFO):
                     log_event(logging.INFO, "request", **fields, ms=round(1000 * seconds, 3), **exchange.who)

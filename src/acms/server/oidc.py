@@ -249,16 +249,17 @@ class _PublishedKeys:
         if reread and self._last_read_failed and kid is not None and kid not in self._keys_by_id:
             raise UnreachableError("the identity provider does not answer, and this key is not known")
         kids = list(self._keys_by_id) if kid is None else [kid]
-        return [self._prepare_key(kid, algorithm) for kid in kids if self._fits(kid, algorithm)]
+        return [self._prepare_key(kid, algorithm) for kid in kids if self._is_key_for(kid, algorithm)]
 
-    def _fits(self, kid: str, algorithm: str) -> bool:
+    def _is_key_for(self, kid: str, algorithm: str) -> bool:
         key = self._keys_by_id.get(kid, {})
         return key.get("kty") == ALGORITHMS[algorithm] and key.get("alg", algorithm) == algorithm
 
     def _prepare_key(self, kid: str, algorithm: str) -> Any:
         key = self._prepared.get((kid, algorithm))
         if key is None:
-            key = self._prepared[kid, algorithm] = self._create_key(dict(self._keys_by_id[kid]), algorithm)
+            key = self._create_key(dict(self._keys_by_id[kid]), algorithm)
+            self._prepared[kid, algorithm] = key
         return key
 
     def _refresh_in_background(self) -> None:
@@ -296,7 +297,7 @@ class _PublishedKeys:
 
     async def _refresh(self) -> None:
         """Read the address of the keys from the discovery document, and then the keys."""
-        url = await self._provider.get(_DISCOVERY, self._parse_discovery)
+        url = await self._provider.get(_DISCOVERY, self._keys_url_of_discovery)
         if url != self._keys_url or self._keys_endpoint is None:
             if self._keys_endpoint is not None:
                 await self._keys_endpoint.aclose()
@@ -308,8 +309,8 @@ class _PublishedKeys:
         self._prepared = {}
         self._read_at = self._elapsed()
 
-    def _parse_discovery(self, document: Mapping[str, Any]) -> str:
-        """Return the URL of the keys."""
+    def _keys_url_of_discovery(self, document: Mapping[str, Any]) -> str:
+        """Return the URL of the keys; raise `ConfigurationError` if the document is of another issuer."""
         if document["issuer"] != self._issuer:
             raise ConfigurationError(
                 "the provider's issuer is not the configured issuer",

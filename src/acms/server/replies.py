@@ -67,9 +67,9 @@ def describe_list_reply(kind: type[Any], cursor: type[Any] | None = None) -> Env
     return Envelope(kind, is_list=True, cursor=cursor)
 
 
-def reply_with_data(noun: object, kind: type[Any] | None = None, **reply: Any) -> Reply:
+def reply_with_data(noun: object, **reply: Any) -> Reply:
     """Return a reply with one noun."""
-    return Reply(body={"data": encode_noun(noun, kind)}, **reply)
+    return Reply(body={"data": encode_noun(noun)}, **reply)
 
 
 def reply_with_page(data: Sequence[Json], cursor: Json, **reply: Any) -> Reply:

@@ -121,23 +121,23 @@ class Right:
 
 
 class Rights:
-    """The rights of the requests under way in this process."""
+    """The rights of the requests in progress in this process."""
 
     def __init__(self, gate: Confirming, stores: Stores, *, elapsed: Callable[[], float] = monotonic) -> None:
         self._gate = gate
         self._stores = stores
         self._elapsed = elapsed
         #: Oldest first.
-        self._under_way: dict[Right, None] = {}
+        self._running: dict[Right, None] = {}
 
     def begin(self, right: Right) -> None:
         """Add a request that was just admitted."""
         right.confirmed = self._elapsed()
-        self._under_way[right] = None
+        self._running[right] = None
 
     def leave(self, right: Right) -> None:
         """Remove a request that has ended."""
-        self._under_way.pop(right, None)
+        self._running.pop(right, None)
 
     async def run(self) -> None:
         """Look up rights until cancelled."""
@@ -145,15 +145,15 @@ class Rights:
             await asyncio.sleep(LOOK_SECONDS)
             await self.recheck()
 
-    async def recheck(self, min_seconds: float = LOOK_SECONDS) -> None:
-        """Look up the rights that were not confirmed for `min_seconds`, and end the requests without one.
+    async def recheck(self) -> None:
+        """Look up the rights that were not confirmed for `LOOK_SECONDS`, and end the requests without one.
 
         Raises no error.
         """
         now = self._elapsed()
         tenants: dict[str, list[Right]] = defaultdict(list)
-        for right in self._under_way:
-            if now - right.confirmed >= min_seconds:
+        for right in self._running:
+            if now - right.confirmed >= LOOK_SECONDS:
                 tenants[right.principal.tenant].append(right)
         if tenants:
             await asyncio.gather(*[self._confirm_tenant(*item) for item in tenants.items()])
@@ -211,7 +211,7 @@ class Rights:
             if not right.streamed:  # the operation decides what a missing context means
                 return
             raise
-        # Nobody may read the audit trail this way.
+        # The audit trail is never visible as a context.
         visible = context.namespace != SERVICE_NAMESPACE and access.allows(context.namespace, right.action)
         deleted = right.streamed and context.deleted_at is not None
         if deleted or not visible:

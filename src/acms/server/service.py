@@ -40,7 +40,7 @@ class Service:
     def __init__(self, url: str, config: ServerConfig, engine: Engine, document: Mapping[str, Json]) -> None:
         self.config = config
         self.metrics = Metrics()
-        counting_config = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
+        counting_config = replace(engine.config, on_event=self.metrics.make_listener(engine.config.on_event))
         self.stores = Stores(
             url,
             with_worker_enabled(replace(engine, config=counting_config), config.works),

@@ -96,7 +96,7 @@ class Tenant:
         self._closing: set[asyncio.Future[None]] = set()
         #: Requests under way: a store in use is not closed.
         self.users = 0
-        self._works = False
+        self._has_job_handlers = False
         self._commits = 0
 
     @property
@@ -122,21 +122,21 @@ class Tenant:
     async def context(self, id: str) -> Context:
         """Return a live context by its id.
 
-        Raises `SessionNotFoundError` if it does not exist or the request may not see it, and `PermissionDeniedError` if
-        the request may only read it but does more.
+        Raises `SessionNotFoundError` if it does not exist or the request may not see it, with one text for both.
+        Raises `PermissionDeniedError` if the request may see it, but may not perform its action there.
         """
         context = await self.live_or_deleted_context(id)
         if context.deleted_at is not None:
-            raise _build_unknown_error(id)
+            raise unknown_session_error(id)
         return context
 
     async def live_or_deleted_context(self, id: str) -> Context:
         """Return a context by its id, deleted or not; the errors are those of `context`."""
         if "\0" in id:  # PostgreSQL does not accept it in a query
-            raise _build_unknown_error(id)
+            raise unknown_session_error(id)
         context = await self.handle.context(id)
         if context.id != id or not self.sees(context.namespace):
-            raise _build_unknown_error(id)
+            raise unknown_session_error(id)
         self.check(context.namespace)
         return context
 
@@ -158,7 +158,7 @@ class Tenant:
         if after is not None:
             current = (await self.handle.context(after)).namespace
             if current not in namespaces:
-                raise _build_unknown_error(after)
+                raise unknown_session_error(after)
             namespaces = namespaces[namespaces.index(current) :]
         items: list[Context] = []
         for name in namespaces:
@@ -218,7 +218,7 @@ class Tenant:
         if ready_session is None:
             ready_session = await self._open_session(id)
         elif not self.sees(ready_session.session.namespace):
-            raise _build_unknown_error(id)
+            raise unknown_session_error(id)
         else:
             self.check(ready_session.session.namespace)
             self._sessions.move_to_end(id)
@@ -316,8 +316,8 @@ class Tenant:
         if not config.worker.enabled:
             return
         worker = get_background_worker(self.handle, self.handle, config.worker, config.retry, config.on_event)
-        if not self._works:
-            self._works = True
+        if not self._has_job_handlers:
+            self._has_job_handlers = True
             for kind, handler in self._create_job_handlers().items():
                 worker.serve(kind, handler)
         worker.poke()
@@ -349,11 +349,6 @@ class Tenant:
             await asyncio.wait(self._closing)
         await self.handle.__aexit__(None, None, None)
         await self._kv.aclose()
-
-
-def _build_unknown_error(id: str) -> SessionNotFoundError:
-    """Return the error for a missing context, worded as a store does, so that it does not reveal the reason."""
-    return unknown_session_error(id)
 
 
 class Stores:

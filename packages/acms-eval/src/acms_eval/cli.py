@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acms.cli import render
+from acms.cli import output
 from acms.cli.base import AsJson, app, run_command
-from acms.cli.render import Column, Screen
+from acms.cli.output import Column, Screen
 from acms.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def _progress_bar() -> Generator[TellProgress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, of: bar.update(
-            task, description=render.strip_control_characters(what), completed=done, total=of
+            task, description=output.strip_control_characters(what), completed=done, total=of
         )
 
 

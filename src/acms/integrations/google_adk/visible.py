@@ -41,7 +41,7 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
     event_marks: list[tuple[str, str]] = []
     for event in events:
         parts = _parts_of_content(event.content)
-        event_marks += [(_event_mark(part, event.author, other_agents), event.id) for part in parts]
+        event_marks += [(_identify_event(part, event.author, other_agents), event.id) for part in parts]
     pairs = _pair_marks(content_marks, event_marks)
     shown_ids = {event_id for _, event_id in pairs}
     marked_ids = {event_id for mark, event_id in event_marks if mark}
@@ -130,7 +130,7 @@ def _mark_of_part(part: types.Part) -> str:
     return data.model_dump_json(exclude_none=True) if data else ""
 
 
-def _event_mark(part: types.Part, author: str, other_agents: Collection[str]) -> str:
+def _identify_event(part: types.Part, author: str, other_agents: Collection[str]) -> str:
     """Return the mark that a part of an event has in a request: "" for thoughts, a quotation for other agents."""
     if part.thought:
         return ""

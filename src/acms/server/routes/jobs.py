@@ -141,7 +141,8 @@ async def get_job(call: Call[None, None]) -> Reply:
     job = await _find_job(call.tenant, call.path["job_id"])
     data = encode_noun(job)
     data["compaction"] = None
-    if job.state is JobState.DONE and job.kind.partition(":")[0] == COMPACT:
+    is_compaction = job.kind.partition(":")[0] == COMPACT  # a kind may end with ":" and an id
+    if is_compaction and job.state is JobState.DONE:
         compactions = await _list_compactions_of_job(call.tenant, job)
         if compactions:
             data["compaction"] = encode_noun(compactions[-1])

@@ -185,7 +185,7 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     if body.tools:
         prompt = prompt.tools(body.tools)
     rendered = await prompt.render(
-        budget=body.budget, after=previous_manifest, on_event=call.app.metrics.event
+        budget=body.budget, after=previous_manifest, on_event=call.app.metrics.count_event
     )
     return reply_with_data(_build_rendered_prompt(rendered, body.budget, ledger=body.ledger))
 

@@ -154,10 +154,10 @@ class Screen:
         self.show(value, lambda: self.line(text))
 
     def show_list(
-        self, value: Mapping[str, Any], columns: Sequence[Column], items: Iterable[Any], none: str = ""
+        self, value: Mapping[str, Any], columns: Sequence[Column], items: Iterable[Any], if_empty: str = ""
     ) -> None:
         """Write the result as JSON, or a table for people."""
-        self.show(value, lambda: self.list(columns, items, none))
+        self.show(value, lambda: self.list(columns, items, if_empty))
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one paragraph."""
@@ -172,13 +172,13 @@ class Screen:
         self.line()
         self.line(text, "bold")
 
-    def list(self, columns: Sequence[Column], items: Iterable[Any], none: str = "") -> None:
-        """Write a table with one row per item, or the line `none` if there are no items."""
+    def list(self, columns: Sequence[Column], items: Iterable[Any], if_empty: str = "") -> None:
+        """Write a table with one row per item, or the line `if_empty` if there are no items."""
         rows = [[column.format_cell(item) for column in columns] for item in items]
-        if rows or not none:
+        if rows or not if_empty:
             self.table(columns, rows)
         else:
-            self.line(keep_store(none))
+            self.line(keep_store(if_empty))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Write rows under headings; the last columns are dropped, with a notice, if the line is too short."""

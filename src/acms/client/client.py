@@ -105,7 +105,7 @@ class Client:
             if not isinstance(value, str) or not value.strip():
                 raise ValidationError("must be a name", field=field)
         about = build_session_settings(name, labels, metadata)
-        return RemoteSession(Log(self._transport, session_id, namespace, about=about))
+        return RemoteSession(Log(self._transport, session_id, namespace, description=about))
 
     async def sessions(
         self,
