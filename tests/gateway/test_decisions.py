@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from acms.gateway.decisions import Remembered, note_request, read_requests
+from acms.gateway.decisions import Remembered, record_request, read_requests
 from acms.kv import InMemoryKV
 
 
@@ -29,6 +29,6 @@ async def test_requests_of_one_line_that_are_noted_at_once_are_all_kept() -> Non
         )
         return Remembered(request=request, line=line)
 
-    await asyncio.gather(*[note_request(kv, remember(number), line) for number in range(16)])
+    await asyncio.gather(*[record_request(kv, remember(number), line) for number in range(16)])
     noted = await read_requests(kv, "n", "s1")
     assert sorted(request["model"] for request in noted) == sorted(f"m{number}" for number in range(16))

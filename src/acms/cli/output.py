@@ -213,9 +213,8 @@ class Screen:
         for column, width in zip(columns, widths, strict=True):
             limit = self.width // 2 if column.wide else WIDEST
             minimum.append(min(width, limit))
-        frame = (
-            3 if self.console is not None else 2
-        )  # cells between columns: a border with blanks, or two blanks
+        # Characters between two columns: a border with blanks, or two blanks.
+        frame = 3 if self.console is not None else 2
         for index in reversed(range(len(columns))):
             needed = sum(minimum[position] + frame for position in visible) + 1
             if needed <= self.width:

@@ -110,12 +110,12 @@ class Gateway(Starlette):
         await self.tenants.start()
 
     async def stop(self) -> None:
-        """Store what is waiting, and close everything."""
+        """Store the waiting requests, and close everything."""
         await self.tenants.stop()
         await self.upstreams.aclose()
 
     async def _health(self, request: Request) -> Response:
-        """Return that the gateway answers, and which upstreams it has."""
+        """Answer with the status and the names of the upstreams."""
         try:
             self.tenants.check_host(request.headers)
         except ACMSError as error:
@@ -186,7 +186,7 @@ class Gateway(Starlette):
         )
 
     async def _prepare(self, exchange: _Exchange) -> None:
-        """Let the memory decide what is sent; on any error or timeout there, the client's own bytes are sent."""
+        """Let the memory trim the request; on any error or timeout there, the client's own bytes are sent."""
         if exchange.memory is None or exchange.protocol is None:
             return
         try:

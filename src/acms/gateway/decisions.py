@@ -1,4 +1,4 @@
-"""What was decided about the requests of each line, without any text: for `acms gateway`, the inspector and HTTP."""
+"""Decisions about the requests of each line, without any text: for `acms gateway`, the inspector and HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from acms.prompt import Rendered
 from acms.prompt_types import Count
 from acms.runtime.threads import in_thread
 
-__all__ = ["Remembered", "list_session_rows", "note_request", "read_requests"]
+__all__ = ["Remembered", "list_session_rows", "read_requests", "record_request"]
 
 _NOTED = 40
 """Requests of a line whose decisions are kept."""
@@ -31,7 +31,7 @@ _PREFIX = "requests/"
 
 @dataclass(slots=True, kw_only=True)
 class Remembered:
-    """One request that has memory, and what was decided about it."""
+    """A request of a conversation, and the decisions about it."""
 
     request: ClientRequest
     #: None for a side request, which is not stored.
@@ -54,7 +54,7 @@ class Remembered:
         return self.line.name if self.line is not None else ""
 
 
-async def note_request(kv: CompareAndSetKV, remembered: Remembered, line: Line) -> None:
+async def record_request(kv: CompareAndSetKV, remembered: Remembered, line: Line) -> None:
     """Store the decisions about a request, with those about the last requests of its line.
 
     Requests of one line may be noted at the same time: none of them overwrites another.
@@ -76,7 +76,7 @@ async def note_request(kv: CompareAndSetKV, remembered: Remembered, line: Line) 
 
 
 async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
-    """Return what was decided about the newest requests of a session, oldest first."""
+    """Return the decisions about the newest requests of a session, oldest first."""
     entry = await kv.get(_requests_key(namespace, session))
     return [] if entry is None else list(entry.data["requests"])
 

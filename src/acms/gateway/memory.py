@@ -17,7 +17,7 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, PermissionDeniedError
 from acms.gateway import hints
 from acms.gateway.config import GatewayConfig
-from acms.gateway.decisions import Remembered, list_session_rows, note_request
+from acms.gateway.decisions import Remembered, list_session_rows, record_request
 from acms.gateway.lines import Line, Lines
 from acms.gateway.protocols import Protocol, Reply
 from acms.gateway.requests import ClientRequest, MessageDigests, position_of_answer, read_request
@@ -41,12 +41,12 @@ __all__ = ["Memory"]
 
 _SIDE = "bypassed;side request"
 _CLOSE_SECONDS = 10.0
-"""Seconds that storing may take when the gateway stops; what is not stored comes again with the client's next list."""
+"""Seconds that storing may take when the gateway stops; the client's next list holds the missing messages again."""
 _STORE_DELAY = 0.02
 """Seconds until an answer is stored: its end is relayed first."""
 _STORE_ATTEMPTS = 5
 _STORE_PAUSE = 2.0
-"""Attempts to store an answer, and seconds between them: what a lock of some seconds or a restart of a server takes."""
+"""Attempts to store an answer, and seconds between them: enough for a lock of some seconds or a restart."""
 
 
 class Memory:
@@ -83,7 +83,7 @@ class Memory:
         await self.lines.prune(datetime.now(UTC))
 
     async def idle(self) -> None:
-        """Wait until everything that was answered is stored."""
+        """Wait until all answered requests are stored."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -120,12 +120,9 @@ class Memory:
         """Return a row for each session with requests in the namespaces of a caller, the newest first."""
         assert isinstance(self._kv, ListingKV)
         rows = await list_session_rows(self._kv)
-        allowed_namespaces = caller.namespaces
-        return (
-            rows
-            if allowed_namespaces is None
-            else [row for row in rows if row["namespace"] in allowed_namespaces]
-        )
+        if caller.namespaces is None:
+            return rows
+        return [row for row in rows if row["namespace"] in caller.namespaces]
 
     # ── before the request is sent ──────────────────────────────────────────────────────────────────────────────────
 
@@ -171,8 +168,9 @@ class Memory:
         fits_surely = size <= remembered.budget  # a token has at least one byte
         if fits_surely and not must_render:
             return
-        codec = await self._codec(request)
-        remembered.client_count = remembered.sent_count = await count_body(codec, request.body.fields)
+        codec = await self._load_codec(request)
+        remembered.client_count = await count_body(codec, request.body.fields)
+        remembered.sent_count = remembered.client_count
         if remembered.client_count.upper_bound <= remembered.budget and not must_render:
             return
         try:
@@ -201,7 +199,7 @@ class Memory:
         entry = await self._kv.get(_state_key(request, line))
         return TrimmingState() if entry is None else TrimmingState(**entry.data)
 
-    async def _codec(self, request: ClientRequest) -> Codec:
+    async def _load_codec(self, request: ClientRequest) -> Codec:
         """Return the codec of a model, with the stored calibration of its token counts."""
         key = _calibration_key(request)
         if key not in self._codecs:
@@ -212,7 +210,7 @@ class Memory:
             )
         return self._codecs[key]
 
-    async def _learn(self, remembered: Remembered, reply: Reply | None) -> None:
+    async def _calibrate_counts(self, remembered: Remembered, reply: Reply | None) -> None:
         """Calibrate the token counts of a model with the usage that the provider reports, and store the calibration."""
         codec = self._codecs.get(_calibration_key(remembered.request))
         if codec is None or remembered.sent_count is None or reply is None or reply.response is None:
@@ -262,8 +260,8 @@ class Memory:
             try:
                 async with self.sessions.lock(request.namespace, line.name):
                     await self.sessions.sync(request, line, items)
-                await self._learn(remembered, reply)
-                await note_request(self._kv, remembered, line)
+                await self._calibrate_counts(remembered, reply)
+                await record_request(self._kv, remembered, line)
                 return
             except Exception as error:
                 retries = isinstance(error, ACMSError) and error.retryable and attempt < _STORE_ATTEMPTS

@@ -56,17 +56,17 @@ class TrimmingError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class TrimmingState:
-    """What the next request of a line needs to know of this one."""
+    """State that the next request of a line takes over from this one."""
 
-    #: The budget, and the tokens of it that the prompt builder was given. They stay the same as long as what it makes
-    #: of them fits: another number begins a new placement, and costs the provider's cache.
+    #: The budget, and the tokens of it that the prompt builder was given. Both stay the same as long as its prompts
+    #: fit, because another number moves the messages and loses the provider's cache.
     budget: int = 0
     builder_budget: int = 0
     #: Chain digest of the list with which the current left-out beginning was first sent; and that beginning.
     since: str = ""
     left_out: str = ""
-    #: How many messages at the beginning are always shown; -1 before that is decided. It stays: to pin another one
-    #: moves all that follow.
+    #: Number of messages at the beginning that are always shown; -1 before it is decided. It does not change later,
+    #: because all messages after them would move.
     preamble: int = -1
     #: Whether text of the gateway is in the list: it stays there in later requests.
     has_notes: bool = False
@@ -102,7 +102,7 @@ class Trimmed:
 
 
 async def count_body(codec: Codec, fields: Mapping[str, Any]) -> Count:
-    """Count a request as it is sent; the upper bound is what a budget is compared with."""
+    """Count a request as it is sent; a budget is compared with the upper bound."""
     assert isinstance(codec, CountingCodec)
     return await codec.count_request(fields)
 
@@ -227,10 +227,8 @@ class _Layout:
         """
         if state.preamble < 0:
             state.preamble = self._preamble_end()
-        end = min(
-            state.preamble, len(self._request.items) - 1
-        )  # the newest message is no part of the beginning
-        indexes = list(range(end))
+        newest_index = len(self._request.items) - 1
+        indexes = list(range(min(state.preamble, newest_index)))  # never with the newest message
         text = "".join([self._request.body.slice(index) for index in indexes])
         tokens = session.counter.count(text.encode("utf-8", "replace").decode())
         if tokens > state.builder_budget // 4:

@@ -41,7 +41,7 @@ _ADVICE = {
 
 
 def describe_figures(verdict: JsonObject, free: int | None) -> str:
-    """Return the figures behind a rejection: the tokens that were free, and what of the entry matched."""
+    """Return the figures behind a rejection: the free tokens, and the signals by which the entry matched."""
     figures: list[str] = []
     rule = verdict["rule"]
     if free is not None and rule in (*_SPACE_RULES, *_SHARE_RULES):

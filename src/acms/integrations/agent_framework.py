@@ -197,7 +197,7 @@ class _Dialect:
     vendor = "agent-framework"
 
     def write(self, message: Message, key: str | None = None) -> dict[str, Any]:
-        """Return a message as one to store: its parts, then the original in a `Raw` part.
+        """Return the stored form of a message: its parts, then the original in a `Raw` part.
 
         A message with bytes has no `Raw` part, since a log does not store bytes.
         """

@@ -158,7 +158,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return restore_message_extras(restored, spare_tokens, self._codec.counter)
 
     def _session(self, config: RunnableConfig) -> AbstractAsyncContextManager[ACMS]:
-        """Give the session of a run."""
+        """Return a block that opens the session of a run."""
         thread = config.get("configurable", {}).get("thread_id")
         if thread is None:
             raise ConfigurationError(

@@ -204,7 +204,7 @@ class _Dialect:
     vendor = "llama-index"
 
     def write(self, message: ChatMessage) -> dict[str, Any]:
-        """Return a message as one to store, with the original in a `Raw` part unless it holds bytes."""
+        """Return the stored form of a message, with the original in a `Raw` part unless it holds bytes."""
         extra = message.additional_kwargs
         call_id = extra.get("tool_call_id") or extra.get("name")
         stored_form: dict[str, Any] = {

@@ -62,7 +62,7 @@ class Dialect(Protocol[M]):
     vendor: str
 
     def write(self, message: M) -> Mapping[str, Any]:
-        """Return a message of the framework as `sync` takes it, itself in a `Raw` part."""
+        """Return the stored form of a message, with the message itself in a `Raw` part."""
         ...
 
     def read(self, json: str) -> M:
@@ -124,16 +124,17 @@ async def model_input(
         return []
     if visible[-1].role is Role.ASSISTANT:  # the turn is over: a recall would stand behind its answer
         request = replace(request, query="")
-    # The codec does not count everything that the framework sends: search for a smaller budget that leaves enough.
-    budget = codec_budget = largest = request.budget
+    # The codec does not count everything that the framework sends: search for the largest codec budget whose request,
+    # with the uncounted tokens, stays within the budget.
+    budget = request.budget
+    codec_budget = largest = budget
     smallest = excess = 0
     originals: dict[str, _Original[M] | None] = {}
     for _ in range(16):  # attempts; each renders once more
         try:
             rendered = await make_prompt(session, request, hidden).render(codec_budget)
-        # The required parts do not fit: take a larger budget, unless it was the whole one.
         except FitError:
-            if not excess:
+            if not excess:  # the required parts do not fit in the whole budget
                 raise
             smallest = codec_budget
             codec_budget = (smallest + largest) // 2

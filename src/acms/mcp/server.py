@@ -156,7 +156,7 @@ async def _call_tool(
 
     try:
         arguments = spec.parse_arguments(params.arguments)
-        reply = await _run_with_progress(_as_coroutine(spec.handler(memory, arguments)), report)
+        reply = await _run_with_progress(spec.handler(memory, arguments), report)
         may_continue = "job" in reply and tasks.supports_tasks(context)
         task = await _run_with_progress(_task_of(memory, reply), report) if may_continue else None
     except ACMSError as error:
@@ -176,11 +176,7 @@ async def _task_of(memory: Memory, reply: Mapping[str, Json]) -> dict[str, Json]
         return None
 
 
-async def _as_coroutine(work: Awaitable[T]) -> T:
-    return await work
-
-
-async def _run_with_progress(work: Coroutine[Any, Any, T], report: Report) -> T:
+async def _run_with_progress(work: Awaitable[T], report: Report | None = None) -> T:
     """Run work in a task of its own, and report every second that it continues.
 
     The caller may be cancelled repeatedly, as anyio does; the work is cancelled once, and can clean up.
@@ -190,7 +186,8 @@ async def _run_with_progress(work: Coroutine[Any, Any, T], report: Report) -> T:
     try:
         while not (await asyncio.wait((task,), timeout=REPORT_SECONDS))[0]:
             seconds += REPORT_SECONDS
-            await report(seconds)
+            if report is not None:
+                await report(seconds)
     finally:
         if not task.done():
             _ENDING.add(task)
@@ -214,7 +211,7 @@ async def _answer_request(
     `context_fields` are added to the data of the error.
     """
     try:
-        return await _run_with_progress(work, _report_nothing)
+        return await _run_with_progress(work)
     except ACMSError as error:
         on_failure(context, error)
         failure = error
@@ -228,7 +225,3 @@ async def _answer_request(
         str(described["message"]),
         {**described, **context_fields},
     )
-
-
-async def _report_nothing(_: float) -> None:
-    """Report nothing."""

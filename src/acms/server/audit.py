@@ -102,7 +102,7 @@ class Audit:
             running.exception()  # mark the error as retrieved: the client may no longer wait
 
     async def idle(self) -> None:
-        """Wait until every change under way has its outcome."""
+        """Wait until every change in progress has its outcome."""
         if self._running:
             await asyncio.wait(self._running)
 
@@ -157,10 +157,8 @@ class Audit:
         location = reply.headers.get("Location")
         if context is None and location is not None:
             record["context"] = location.partition("/contexts/")[2] or None
-        if (
-            operation.answer_repeated is not None
-        ):  # a repeated request reads the created object from its address
-            record["made"] = location
+        if operation.answer_repeated is not None:
+            record["made"] = location  # a repeated request reads the created object from its address
         elif key is not None and _records_answer(operation):
             record["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
         await self._append_outcome(tenant, record)
@@ -201,7 +199,8 @@ class Audit:
         The outcome follows the intent in the trail. It has the whole answer, or the address of the created object.
         """
         tenant, answer_repeated = call.tenant, call.operation.answer_repeated
-        intent = last_version = receipt.versions[0]
+        intent = receipt.versions[0]
+        last_version = intent
         log_id = await self._trail(tenant)
         for _ in range(20):  # pages after the intent: an outcome follows within one deadline
             entries = await tenant.handle.read(log_id, after=last_version, limit=_PAGE)
@@ -250,9 +249,11 @@ class Audit:
         return result
 
     async def _trail(self, tenant: Tenant) -> str:
+        """Return the id of a tenant's trail; concurrent calls share one opening, and a failed one is repeated."""
         trail = self._trails.get(tenant)
         if trail is None or (trail.done() and trail.exception() is not None):
-            trail = self._trails[tenant] = asyncio.ensure_future(self._open_trail(tenant))
+            trail = asyncio.ensure_future(self._open_trail(tenant))
+            self._trails[tenant] = trail
         return await asyncio.shield(trail)
 
     async def _open_trail(self, tenant: Tenant) -> str:

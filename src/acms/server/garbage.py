@@ -37,9 +37,8 @@ async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[No
     young_threshold, middle_threshold, full_threshold = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(
-        young_threshold, middle_threshold, 1_000_000_000
-    )  # the interpreter starts no full collection itself
+    # With this threshold the interpreter starts no full collection itself.
+    gc.set_threshold(young_threshold, middle_threshold, 1_000_000_000)
     task = asyncio.create_task(_collect_when_quiet(quiet, full_threshold), name="acms-garbage")
     try:
         yield

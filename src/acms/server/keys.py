@@ -230,7 +230,8 @@ class Keys:
                 return shelf
         reading = self._reading.get(name)
         if reading is None:
-            reading = self._reading[name] = asyncio.ensure_future(self._read(name))
+            reading = asyncio.ensure_future(self._read(name))
+            self._reading[name] = reading
             reading.add_done_callback(lambda _: self._reading.pop(name, None))
         return await asyncio.shield(reading)
 

@@ -181,11 +181,10 @@ class Tenant:
     async def knows(self, context: str) -> bool:
         """Return whether the current request may see a context, deleted or not."""
         try:
-            return self.sees((await self.handle.context(context)).namespace)
-        except (
-            SessionNotFoundError
-        ):  # erased, with a fork that still has its entries: its namespace is unknown
-            return not self.bound
+            namespace = (await self.handle.context(context)).namespace
+        except SessionNotFoundError:
+            return not self.bound  # erased, with a fork that still has its entries: its namespace is unknown
+        return self.sees(namespace)
 
     def check(self, namespace: str) -> None:
         """Raise `PermissionDeniedError` if the current request may not perform its action in a namespace."""
@@ -365,9 +364,8 @@ class Stores:
     ) -> None:
         self.url = urls.read_only(url) if read_only else url
         self.engine = engine
-        self._max_open = (
-            sys.maxsize if url.startswith("memory:") else max_open
-        )  # closing it would lose its data
+        # Closing a store in memory would lose its data.
+        self._max_open = sys.maxsize if url.startswith("memory:") else max_open
         self._max_ready_sessions = max_ready_sessions
         self._tenants: OrderedDict[str, Tenant] = OrderedDict()
         self._opening: dict[str, asyncio.Future[Tenant]] = {}
@@ -417,7 +415,8 @@ class Stores:
             return tenant
         opening = self._opening.get(name)
         if opening is None:
-            opening = self._opening[name] = asyncio.ensure_future(self._open(name))
+            opening = asyncio.ensure_future(self._open(name))
+            self._opening[name] = opening
             opening.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(opening)
 

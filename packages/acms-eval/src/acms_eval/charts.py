@@ -189,7 +189,9 @@ class _Drawing:
                     mark_text += (
                         f" {format_figure(x, chart.x.unit)}, {chart.y.label} {format_figure(y, chart.y.unit)}"
                     )
-                    size = (12 if point.strong else 6) if strong else 7
+                    size = 7
+                    if strong:
+                        size = 12 if point.strong else 6
                     self._draw_mark(
                         place, x, y, mark_text, size=size, alpha=0.55 if strong and not point.strong else 1
                     )
@@ -207,9 +209,8 @@ class _Drawing:
     def _draw_rows(self, names: Sequence[str], height: float) -> None:
         """Draw one row for each name, with a mark for each series along the axis."""
         chart, axes, count = self.chart, self.axes, len(self.chart.series)
-        mark_distance = (
-            5 / height if count > 2 else 0.0
-        )  # two are joined by a line, more lie under each other
+        # Two marks are joined by a line, more of them lie under each other.
+        mark_distance = 5 / height if count > 2 else 0.0
         values: list[float] = []
         for row, name in enumerate(names):
             if count > 2 and not row % 2:
@@ -274,9 +275,10 @@ def _drawable_value(point: Point, axis: Axis) -> float:
 def _scale_axis(scale: XAxis | YAxis, axis: Axis, values: Iterable[float], *, at_data: bool = False) -> None:
     """Let a scale hold some values; with `at_data` its ticks are theirs, as many as there is room for."""
     drawable = sorted({value for value in values if _can_show(value, axis)})
-    limits = scale.axes.set_xlim if scale.axis_name == "x" else scale.axes.set_ylim
+    set_limits = scale.axes.set_xlim if scale.axis_name == "x" else scale.axes.set_ylim
+    set_scale = scale.axes.set_xscale if scale.axis_name == "x" else scale.axes.set_yscale
     if axis.log:
-        (scale.axes.set_xscale if scale.axis_name == "x" else scale.axes.set_yscale)("log")
+        set_scale("log")
     if at_data and drawable:
         positions = [log10(value) if axis.log else value for value in drawable]
         ticks = drawable[:1]
@@ -287,12 +289,12 @@ def _scale_axis(scale: XAxis | YAxis, axis: Axis, values: Iterable[float], *, at
         scale.set_ticks(ticks)
     elif axis.log and drawable:
         low, high = floor(log10(drawable[0])), ceil(log10(drawable[-1]))
-        limits(10.0**low, 10.0 ** max(high, low + 1))
+        set_limits(10.0**low, 10.0 ** max(high, low + 1))
     elif axis.unit == "share" and all(0 <= value <= 1 for value in drawable):
-        limits(0, 1)
+        set_limits(0, 1)
         scale.set_ticks([0, 0.25, 0.5, 0.75, 1])
     elif drawable:
-        limits(min(0.0, drawable[0]), max(0.0, drawable[-1]) or 1.0)
+        set_limits(min(0.0, drawable[0]), max(0.0, drawable[-1]) or 1.0)
     scale.set_major_formatter(lambda value, _: _format_tick(value, axis.unit))
     scale.axes.minorticks_off()
 

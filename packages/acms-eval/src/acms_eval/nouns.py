@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from acms.knowledge import Proposal
 
-__all__ = ["Probe", "Recalled", "Report", "Said", "Scenario", "Score", "System", "table"]
+__all__ = ["Probe", "Recalled", "Report", "Said", "Scenario", "Score", "System", "align_columns", "table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,25 +147,25 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
     return fmean(numbers) if numbers else None
 
 
-#: Column, and how it is read off a report.
-_FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
-    ("hit", lambda report: _mean_of_known([score.hit for score in report.scores])),
-    ("hit@1", lambda report: _mean_of_known([score.hit_at_1 for score in report.scores])),
-    ("hit@5", lambda report: _mean_of_known([score.hit_at_5 for score in report.scores])),
-    ("outdated", lambda report: _mean_of_known([score.outdated for score in report.scores])),
-    ("answered", lambda report: _mean_of_known([score.answered for score in report.scores])),
-    ("stale", lambda report: _mean_of_known([score.stale for score in report.scores])),
-    ("stale anywhere", lambda report: _mean_of_known([score.stale_anywhere for score in report.scores])),
-    ("precision", lambda report: _mean_of_known([score.precision for score in report.scores])),
-    ("precision past", lambda report: _mean_of_known([score.precision_past for score in report.scores])),
-    ("nDCG@5", lambda report: _mean_of_known([score.ndcg for score in report.scores])),
-    ("surfaced", lambda report: _mean_of_known([score.surfaced for score in report.scores])),
-    ("items", lambda report: _mean_of_known([score.items for score in report.scores])),
-    ("tokens", lambda report: _mean_of_known([score.tokens for score in report.scores])),
-    ("ask ms", lambda report: _mean_of_known([1000 * score.seconds for score in report.scores])),
-    ("only outdated", lambda report: _mean_of_known([score.only_outdated for score in report.scores])),
-    ("paid", lambda report: _mean_of_known([score.paid for score in report.scores])),
+_FIGURES: tuple[tuple[str, Callable[[Score], float | None]], ...] = (
+    ("hit", lambda score: score.hit),
+    ("hit@1", lambda score: score.hit_at_1),
+    ("hit@5", lambda score: score.hit_at_5),
+    ("outdated", lambda score: score.outdated),
+    ("answered", lambda score: score.answered),
+    ("stale", lambda score: score.stale),
+    ("stale anywhere", lambda score: score.stale_anywhere),
+    ("precision", lambda score: score.precision),
+    ("precision past", lambda score: score.precision_past),
+    ("nDCG@5", lambda score: score.ndcg),
+    ("surfaced", lambda score: score.surfaced),
+    ("items", lambda score: score.items),
+    ("tokens", lambda score: score.tokens),
+    ("ask ms", lambda score: 1000 * score.seconds),
+    ("only outdated", lambda score: score.only_outdated),
+    ("paid", lambda score: score.paid),
 )
+"""Column of a table, and the figure of a score in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,10 @@ class Report:
 
     def figures(self) -> dict[str, float | None]:
         """Return the mean of every figure over the probes; None where none of them has it."""
-        return {name: read_figure(self) for name, read_figure in _FIGURES}
+        return {
+            name: _mean_of_known([read_figure(score) for score in self.scores])
+            for name, read_figure in _FIGURES
+        }
 
     def to_json(self) -> str:
         """Return everything as JSON, scores one by one included."""
@@ -238,11 +241,16 @@ def table(reports: Sequence[Report]) -> str:
             row.append("-" if value is None else f"{value:.{places}f}")
         row += ["-" if report.facts is None else str(report.facts), f"{report.tell_seconds:.1f}"]
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    return align_columns(rows, text_column=1)
+
+
+def align_columns(rows: Sequence[Sequence[str]], *, text_column: int) -> str:
+    """Return rows as lines with aligned columns: the text column to the left, all others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines: list[str] = []
     for row in rows:
         cells = [
-            cell.ljust(width) if column == 1 else cell.rjust(width)
+            cell.ljust(width) if column == text_column else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())

@@ -30,7 +30,7 @@ from acms.results import POSSIBLE_FROM
 from acms_eval import bootstrap
 from acms_eval.bootstrap import Interval
 from acms_eval.datasets import Conversation
-from acms_eval.nouns import Recalled, System
+from acms_eval.nouns import Recalled, System, align_columns
 from acms_eval.peers import OpenSystem
 
 __all__ = [
@@ -282,12 +282,14 @@ def compute_auc(answerable: Sequence[float], unanswerable: Sequence[float]) -> f
     """
     if not answerable or not unanswerable:
         raise ValidationError("needs questions of both kinds", field="unanswerable")
-    pairs = sum(
-        1.0 if with_answer > without_answer else 0.5 if with_answer == without_answer else 0.0
-        for with_answer in answerable
-        for without_answer in unanswerable
-    )
-    return pairs / (len(answerable) * len(unanswerable))
+    wins = 0.0
+    for with_answer in answerable:
+        for without_answer in unanswerable:
+            if with_answer > without_answer:
+                wins += 1.0
+            elif with_answer == without_answer:
+                wins += 0.5
+    return wins / (len(answerable) * len(unanswerable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,7 +469,7 @@ class RetrievalReport:
                         rows.append([label, str(means[names[0]].count), *figures])
             blocks.append(
                 f"{dataset}: {size.conversations} conversations, {size.messages} messages, {size.questions}"
-                f" questions, {size.without_gold} without gold\n{_align_columns(rows)}"
+                f" questions, {size.without_gold} without gold\n{align_columns(rows, text_column=0)}"
             )
         if self.left_out:
             blocks.append(
@@ -524,14 +526,3 @@ def _format_percent(value: Interval | None, interval: bool) -> str:
         return "-"
     mean = f"{100 * value.mean:.1f}"
     return f"{mean} [{100 * value.low:.1f}, {100 * value.high:.1f}]" if interval else mean
-
-
-def _align_columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )

@@ -55,7 +55,7 @@ class ReplyReader(ABC):
 
 
 class Element(NamedTuple):
-    """An element of a list as it is sent: its role, and its JSON."""
+    """An element of the list that is sent: its role, and its JSON."""
 
     role: str
     text: str
