@@ -35,7 +35,7 @@ from acms.codecs import OpenAIChat
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
 from acms.integrations.google_adk.events import EventDialect, namespace_of
 from acms.integrations.google_adk.visible import find_visible_events
-from acms.integrations.model_input import Request, model_input
+from acms.integrations.model_input import Request, build_model_input
 from acms.kv import open_kv
 from tests.integrations import agent as script
 from tests.integrations import transcripts
@@ -594,7 +594,7 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
             for budget in transcripts.BUDGETS:
                 request = Request(codec=CODEC, budget=budget, query="crane", instructions="Be brief.")
                 with suppress(FitError, TokenBudgetExceededError):
-                    shown = await model_input(memory, request, EventDialect("keeper"), known)
+                    shown = await build_model_input(memory, request, EventDialect("keeper"), known)
                     contents = [event.content for event in shown if event.content is not None]
                     transcripts.assert_valid_request(contents_as_chat(contents), None)
             await sessions.aclose()

@@ -29,7 +29,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from acms import ACMS, ACMSConfig, FitError, PrivacyConfig, TokenBudgetExceededError, open_storage
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Request, model_input, original_of_entry
+from acms.integrations.model_input import Request, build_model_input, original_of_entry
 from acms.integrations.pydantic_ai import ACMSHistory, history
 from acms.integrations.pydantic_ai.history import DIALECT
 from tests.integrations import agent as script
@@ -342,7 +342,7 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
                 request = Request(codec=CODEC, budget=budget, query="crane", instructions="Be brief.")
                 with suppress(FitError, TokenBudgetExceededError):
                     known = {piece.key: piece for piece in history.split_into_pieces(messages)}
-                    shown = await model_input(session, request, DIALECT, known)
+                    shown = await build_model_input(session, request, DIALECT, known)
                     transcripts.assert_valid_request(
                         messages_as_chat([piece.message for piece in shown]), budget, "Be brief."
                     )

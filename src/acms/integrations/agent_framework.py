@@ -29,7 +29,13 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Request, WrittenMessage, json_text, messages_of_entries, model_input
+from acms.integrations.model_input import (
+    Request,
+    WrittenMessage,
+    build_model_input,
+    json_text,
+    messages_of_entries,
+)
 from acms.integrations.sessions import Sessions
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
@@ -177,7 +183,7 @@ class _Run(ChatMiddleware):
         async with self._open_session() as memory:
             context.messages = [
                 *earlier_messages,
-                *await model_input(memory, request, _DIALECT, self._stored),
+                *await build_model_input(memory, request, _DIALECT, self._stored),
             ]
         await call_next()
 

@@ -23,9 +23,9 @@ from acms.codecs import OpenAIChat
 from acms.integrations.model_input import (
     Request,
     WrittenMessage,
+    build_model_input,
     json_text,
     messages_of_entries,
-    model_input,
     recall_items,
 )
 from acms.model import Raw, Role
@@ -68,7 +68,7 @@ class ACMSMemory(BaseMemory):
             questions = [entry.content for entry in await self.session.entries(50) if entry.role is Role.USER]
             input = questions[-1] if questions else ""
         request = Request(codec=self.codec, budget=self.budget, query=input)
-        return await model_input(self.session, request, _DIALECT)
+        return await build_model_input(self.session, request, _DIALECT)
 
     async def aget_all(self) -> list[ChatMessage]:
         """Return all active messages as they were put; an edited or withheld one with its current content."""

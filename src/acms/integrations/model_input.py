@@ -27,13 +27,13 @@ __all__ = [
     "Dialect",
     "Request",
     "WrittenMessage",
+    "build_model_input",
     "is_entry_unchanged",
     "json_object",
     "json_text",
     "make_prompt",
     "message_of_parts",
     "messages_of_entries",
-    "model_input",
     "original_of_entry",
     "raw_of",
     "recall_items",
@@ -106,7 +106,7 @@ class _Sourced(NamedTuple, Generic[M]):
     originals: Sequence[_Original[M]] = ()
 
 
-async def model_input(
+async def build_model_input(
     session: ACMS,
     request: Request,
     dialect: Dialect[M],

@@ -1,4 +1,4 @@
-"""Places of a log that a request may name: a version, a message, a tag."""
+"""Versions of a log that a request may name: by number, by message position, or by tag."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from acms.server.operation import Call, Query
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = ["Name", "Place", "PlaceLike", "Version", "resolve_version", "view_at"]
+__all__ = ["Name", "Version", "VersionQuery", "VersionSelector", "resolve_version", "view_at"]
 
 Version = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=validation.NAME_CHARS)]
 
 
-class Place(Query):
-    """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
+class VersionQuery(Query):
+    """A version of a log: by its number, by a number of messages, or by a tag; the newest version without any."""
 
     at_version: Version | None = None
     """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
@@ -32,22 +32,22 @@ class Place(Query):
     """Tag of the version to read."""
 
 
-class PlaceLike(Protocol):
-    """A query or a part of a body with the three fields of `Place`."""
+class VersionSelector(Protocol):
+    """A query or a part of a body with the three fields of `VersionQuery`; at most one of them is set."""
 
     @property
     def at_version(self) -> int | None:
-        """Its version."""
+        """The number of the version."""
         ...
 
     @property
     def at_message(self) -> int | None:
-        """How many messages were said."""
+        """The number of messages after which to read."""
         ...
 
     @property
     def at_tag(self) -> str | None:
-        """Its name."""
+        """The tag of the version."""
         ...
 
 
@@ -103,7 +103,7 @@ async def _version_of_message(storage: StorageBackend, head: Head, message: int)
     return low
 
 
-async def view_at(call: Call[Any, Any], place: PlaceLike, session: ACMS | None = None) -> View:
+async def view_at(call: Call[Any, Any], selector: VersionSelector, session: ACMS | None = None) -> View:
     """Return the session of a request, or a view of it at the version, message or tag that its query names.
 
     `session` is used instead of the session that the tenant keeps open.
@@ -111,5 +111,7 @@ async def view_at(call: Call[Any, Any], place: PlaceLike, session: ACMS | None =
     context = call.path["context_id"]
     if session is None:
         session = await call.tenant.session(context)
-    version = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
+    version = await resolve_version(
+        session, context, selector.at_version, selector.at_message, selector.at_tag
+    )
     return session if version is None else session.at(version)

@@ -454,13 +454,11 @@ def _retrieval_json(report: RetrievalReport) -> dict[str, Any]:
     """Return the means with their intervals, without the questions one by one."""
     value: dict[str, Any] = json.loads(report.to_json())
     del value["asked"]
-    value["abstention"] = {
-        dataset: {
-            system: None if (abstention := report.abstention(dataset, system)) is None else asdict(abstention)
-            for system in report.systems
-        }
-        for dataset in report.datasets
-    }
+    value["abstention"] = {dataset: {} for dataset in report.datasets}
+    for dataset, by_system in value["abstention"].items():
+        for system in report.systems:
+            abstention = report.abstention(dataset, system)
+            by_system[system] = None if abstention is None else asdict(abstention)
     return value
 
 

@@ -513,17 +513,17 @@ def _describe_series(start: str, series: Sequence[Series], unit: Unit) -> str:
 
 
 def _precision_section(suite: Suite) -> Section:
-    series = tuple(
-        Series(
-            name=system,
-            points=tuple(
-                Point(x=x, y=sections.mean_figure(reports, "hit"), label=label, strong=kind is None)
-                for label, kind in (("mean of all", None), *((kind, kind) for kind in suite.kinds))
-                if (x := sections.mean_figure(reports := suite.of(system, kind), "precision")) is not None
-            ),
-        )
-        for system in suite.systems
-    )
+    series: list[Series] = []
+    for system in suite.systems:
+        points: list[Point] = []
+        for kind in (None, *suite.kinds):
+            reports = suite.of(system, kind)
+            precision = sections.mean_figure(reports, "precision")
+            if precision is not None:
+                hit_rate = sections.mean_figure(reports, "hit")
+                label = "mean of all" if kind is None else kind
+                points.append(Point(x=precision, y=hit_rate, label=label, strong=kind is None))
+        series.append(Series(name=system, points=tuple(points)))
     precision_axis = Axis(label="precision", unit="share")
     means_text = "; ".join(
         f"{system_series.name}: precision {format_figure(float(point.x), 'share')},"
@@ -539,7 +539,7 @@ def _precision_section(suite: Suite) -> Section:
         kind="points",
         x=precision_axis,
         y=SHARE,
-        series=series,
+        series=tuple(series),
     )
     return Section(
         name="precision",

@@ -52,13 +52,13 @@ _SPANNED = ("answered", "hit", "hit@1", "hit@5", "nDCG@5")
 
 def figure_by_probe(reports: Sequence[Report], name: str) -> list[tuple[str, float]]:
     """Return a figure of every probe that has it, each with the conversation it is about."""
-    read_figure = FIGURES[name]
-    return [
-        (report.scenario, float(value))
-        for report in reports
-        for score in report.scores
-        if (value := read_figure(score)) is not None
-    ]
+    figures: list[tuple[str, float]] = []
+    for report in reports:
+        for score in report.scores:
+            value = FIGURES[name](score)
+            if value is not None:
+                figures.append((report.scenario, float(value)))
+    return figures
 
 
 def mean_figure(reports: Sequence[Report], name: str) -> float | None:

@@ -22,13 +22,13 @@ MONTHS = (
 _LOCOMO_TIME = re.compile(r"(\d{1,2}):(\d{2}) ?([ap])m on (\d{1,2}) ([a-z]+),? (\d{4})", re.IGNORECASE)
 _REALTALK_TIME = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4}), (\d{1,2}):(\d{2}):(\d{2})")
 _BEAM_TIME = re.compile(r"([a-z]+)-(\d{1,2})-(\d{4})", re.IGNORECASE)
-_SESSION = re.compile(r"session_(\d+)")
+_SESSION = re.compile(r"session_\d+")
 
 
 def _iterate_sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json]]]:
     """Yield (name, turns) of session_1, session_2… in order."""
-    sessions = [(int(match[1]), match[0]) for name in conversation if (match := _SESSION.fullmatch(name))]
-    for _, name in sorted(sessions):
+    names = [name for name in conversation if _SESSION.fullmatch(name)]
+    for name in sorted(names, key=lambda name: int(name.removeprefix("session_"))):
         if isinstance(conversation[name], list):
             yield name, conversation[name]
 

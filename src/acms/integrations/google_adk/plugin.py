@@ -14,7 +14,7 @@ from acms.codecs import OpenAIChat
 from acms.integrations.google_adk.events import EventDialect, report_agent_event
 from acms.integrations.google_adk.sessions import ACMSSessionService
 from acms.integrations.google_adk.visible import find_visible_events
-from acms.integrations.model_input import Request, model_input
+from acms.integrations.model_input import Request, build_model_input
 from acms.ports import Codec
 from acms.prompt_types import Tool
 from acms.session import ACMS
@@ -59,7 +59,7 @@ class ACMSPlugin(BasePlugin):
         events_by_id = {event.id: event for event in session.events}
         async with self._sessions.use(session) as memory:
             hidden = await _find_event_entries(memory, visible.hidden)
-            shown_events = await model_input(memory, request, dialect, events_by_id, hidden)
+            shown_events = await build_model_input(memory, request, dialect, events_by_id, hidden)
         # Contents that ADK added go behind the event that they followed, or to the start if it is not shown.
         shown_ids = {event.id for event in shown_events}
         contents = [content for id, content in visible.added if id not in shown_ids]

@@ -21,7 +21,7 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 
 from acms.codecs import OpenAIChat
 from acms.integrations.left_out import LeftBehind
-from acms.integrations.model_input import Request, WrittenMessage, json_text, model_input
+from acms.integrations.model_input import Request, WrittenMessage, build_model_input, json_text
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import Tool
@@ -102,7 +102,9 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
             instructions="\n\n".join(instructions),
             tools=tools,
         )
-        pieces = await model_input(self._session(ctx), request, DIALECT, pieces_by_key, self._stored.hidden)
+        pieces = await build_model_input(
+            self._session(ctx), request, DIALECT, pieces_by_key, self._stored.hidden
+        )
         messages: list[ai.ModelMessage] = []
         if system:
             messages.append(ai.ModelRequest(list(system)))

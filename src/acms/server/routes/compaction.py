@@ -18,7 +18,7 @@ from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.replies import describe_list_reply, describe_single_reply, paginate_reply, reply_with_data
 from acms.server.routes.contexts import PolicyBody
 from acms.server.routes.jobs import wait_for_requested_job
-from acms.server.versions import Place, view_at
+from acms.server.versions import VersionQuery, view_at
 from acms.session import ACMS
 
 __all__ = ["Rewrite", "operations", "version_of"]
@@ -37,7 +37,7 @@ class RequestedCompaction:
     compaction: Compaction | None
 
 
-class ListCompactions(Place):
+class ListCompactions(VersionQuery):
     """Which compactions to list."""
 
     cursor: Annotated[int, Field(ge=0)] = 0
@@ -130,10 +130,10 @@ def version_of(text: str) -> int:
     "GET",
     f"{_CONTEXT}/compactions/{{version}}/entries",
     scope=Scope.READ,
-    query=Place,
+    query=VersionQuery,
     reply=describe_list_reply(Entry),
 )
-async def expand_compaction(call: Call[Place, None]) -> Reply:
+async def expand_compaction(call: Call[VersionQuery, None]) -> Reply:
     """Return the entries that a summary replaced, as they were read before: messages and earlier summaries.
 
     `version` is the version of the summary. The entries are still in the log; undoing the summary makes them active

@@ -17,7 +17,7 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.routes.compaction import Rewrite
 from acms.server.routes.messages import message_too_large_error
-from acms.server.versions import Place, Version, resolve_version, view_at
+from acms.server.versions import Version, VersionQuery, resolve_version, view_at
 
 __all__ = ["operations"]
 
@@ -25,7 +25,7 @@ operations = Operations("entries")
 
 _CONTEXT = "/contexts/{context_id}"
 _ENTRY = f"{_CONTEXT}/entries/{{entry_id}}"
-_NOW = Place()
+_NOW = VersionQuery()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class WholeEntry(Entry):
     in_force: bool
 
 
-async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
+async def _whole_entry(call: Call[Any, Any], id: str, place: VersionQuery = _NOW) -> dict[str, Json]:
     """Serialize an entry as it reads at a version of the log, with `inForce` for whether it is active there."""
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
@@ -48,8 +48,8 @@ async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> di
     return {**encode_noun(entry, Entry), "inForce": replacements.replaced_by(entry.version) is None}
 
 
-@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=describe_single_reply(WholeEntry))
-async def get_entry(call: Call[Place, None]) -> Reply:
+@operations("GET", _ENTRY, scope=Scope.READ, query=VersionQuery, reply=describe_single_reply(WholeEntry))
+async def get_entry(call: Call[VersionQuery, None]) -> Reply:
     """Return any entry of a context by its id: a message, a fact, a summary, a retraction.
 
     Private content is redacted or withheld. Only an export, which requires an administrator's key, is verbatim.

@@ -22,7 +22,7 @@ from acms.server.replies import (
     reply_with_page,
 )
 from acms.server.routes.jobs import wait_for_requested_job
-from acms.server.versions import Place, view_at
+from acms.server.versions import VersionQuery, view_at
 
 __all__ = ["operations"]
 
@@ -31,7 +31,7 @@ operations = Operations("knowledge")
 _CONTEXT = "/contexts/{context_id}"
 
 
-class ListFacts(Place):
+class ListFacts(VersionQuery):
     """The facts to list."""
 
     subject: str | None = None
@@ -163,7 +163,7 @@ async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
     return reply_with_page([encode_noun(fact) for fact in facts], None)
 
 
-class ListEpisodes(Place):
+class ListEpisodes(VersionQuery):
     """The episodes to list."""
 
     status: EpisodeStatus | None = None

@@ -16,7 +16,7 @@ from acms.results import Branch, Diff
 from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data
 from acms.server.routes.contexts import ContextDetails, ListPage, one_context, reply_with_contexts
-from acms.server.versions import Name, Place, PlaceLike, Version, resolve_version
+from acms.server.versions import Name, Version, VersionQuery, VersionSelector, resolve_version
 from acms.session import ACMS
 
 __all__ = ["operations"]
@@ -24,7 +24,7 @@ __all__ = ["operations"]
 operations = Operations("forks")
 
 
-class PlaceBody(Body):
+class VersionBody(Body):
     """A version of a log: by its number, by a number of messages, or by a tag. The newest one by default."""
 
     at_version: Version | None = None
@@ -35,14 +35,14 @@ class PlaceBody(Body):
     """Tag of the version to read."""
 
 
-class ForkBody(PlaceBody):
+class ForkBody(VersionBody):
     """The version to fork, and the key of the fork."""
 
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """The client's own id of the fork: forking again under it returns the existing one."""
 
 
-class TagBody(PlaceBody):
+class TagBody(VersionBody):
     """The version to tag."""
 
     move: bool = False
@@ -56,7 +56,7 @@ class TreeBranch(Branch):
     depth: int
 
 
-class DiffQuery(Place):
+class DiffQuery(VersionQuery):
     """The comparison: this context at a version, with another one or with another version of itself."""
 
     other: Name | None = None
@@ -84,7 +84,7 @@ class Tag:
     "POST",
     "/contexts/{context_id}/fork",
     scope=Scope.FORK,
-    query=Place,
+    query=VersionQuery,
     body=ForkBody,
     optional=True,
     reply=describe_single_reply(ContextDetails),
@@ -93,7 +93,7 @@ class Tag:
     takes=("Idempotency-Key",),
     example={"key": "what-if"},
 )
-async def fork_context(call: Call[Place, ForkBody]) -> Reply:
+async def fork_context(call: Call[VersionQuery, ForkBody]) -> Reply:
     """Fork a context: create one that shares everything up to a version, the newest by default.
 
     The body or the query names the version. Nothing is copied and versions stay the same; later entries of either side
@@ -107,7 +107,7 @@ async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     "POST",
     "/contexts/{context_id}/copy",
     scope=Scope.FORK,
-    query=Place,
+    query=VersionQuery,
     body=ForkBody,
     optional=True,
     reply=describe_single_reply(ContextDetails),
@@ -116,7 +116,7 @@ async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     takes=("Idempotency-Key",),
     example={"key": "user_123-flat"},
 )
-async def copy_context(call: Call[Place, ForkBody]) -> Reply:
+async def copy_context(call: Call[VersionQuery, ForkBody]) -> Reply:
     """Copy a context: create one with everything that is read in this one, and without a parent.
 
     Use it when a context is too deep to fork. An interrupted copy continues when it is requested again with the same
@@ -125,26 +125,29 @@ async def copy_context(call: Call[Place, ForkBody]) -> Reply:
     return await _create_branch(call, copied=True)
 
 
-def _select_named_version(*places: PlaceLike) -> tuple[int | None, int | None, str | None]:
+def _select_version(
+    query: VersionSelector, body: VersionSelector
+) -> tuple[int | None, int | None, str | None]:
     """Return (version, message, tag) of the query or the body; raise `ValidationError` if both name one."""
-    nothing = (None, None, None)
-    names = [(place.at_version, place.at_message, place.at_tag) for place in places]
-    named = [name for name in names if name != nothing]
-    if len(named) > 1:
+    unset = (None, None, None)
+    in_query = (query.at_version, query.at_message, query.at_tag)
+    in_body = (body.at_version, body.at_message, body.at_tag)
+    if in_query != unset and in_body != unset:
         raise ValidationError("is named in the query and in the body: leave one out", field="atVersion")
-    return named[0] if named else nothing
+    return in_body if in_query == unset else in_query
 
 
-async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
+async def _create_branch(call: Call[VersionQuery, ForkBody], *, copied: bool) -> Reply:
     """Fork or copy a context, and return it as the reply; 200 if one with this key existed before."""
     body, id, tenant = call.body, call.path["context_id"], call.tenant
     session = await tenant.session(id)
     key = _key_of_branch(call)
     parent = await tenant.context(id)
-    version = await resolve_version(session, id, *_select_named_version(call.query, body))
+    version = await resolve_version(session, id, *_select_version(call.query, body))
     exists = key is not None and await _find_context(call, key, parent.namespace) is not None
     try:
-        child = await (session.copy(version, key) if copied else session.fork(version, key))
+        create = session.copy if copied else session.fork
+        child = await create(version, key)
     except ConflictError as error:
         # The key came from the Idempotency-Key header, so the conflict is about that.
         if body.key is None and key is not None and not error.retryable:
@@ -161,7 +164,7 @@ async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     return reply
 
 
-def _key_of_branch(call: Call[Place, ForkBody]) -> str | None:
+def _key_of_branch(call: Call[VersionQuery, ForkBody]) -> str | None:
     """Return the key of a fork or a copy: that of the body, or the Idempotency-Key."""
     if call.body.key is not None:
         return validation.validate_new_session_name(call.body.key, "key")

@@ -21,7 +21,7 @@ from acms.server.replies import describe_list_reply, describe_single_reply, repl
 from acms.server.routes.contexts import build_etag_header
 from acms.server.routes.messages import BriefEntry
 from acms.server.routes.recall import Budget, list_verdicts
-from acms.server.versions import Place, Version, view_at
+from acms.server.versions import Version, VersionQuery, view_at
 
 __all__ = ["operations"]
 
@@ -45,7 +45,7 @@ class Window:
     verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
 
 
-class WindowQuery(Place):
+class WindowQuery(VersionQuery):
     """How much of a log to show."""
 
     budget: Budget
@@ -56,7 +56,7 @@ class WindowQuery(Place):
     """Explain for every candidate why it is shown or not."""
 
 
-class HistoryQuery(Place):
+class HistoryQuery(VersionQuery):
     """The page of the history to list."""
 
     cursor: Version = 0
@@ -198,10 +198,10 @@ async def _read_active_entries(
     "GET",
     "/contexts/{context_id}/stats",
     scope=Scope.READ,
-    query=Place,
+    query=VersionQuery,
     reply=describe_single_reply(ContextStats),
 )
-async def show_stats(call: Call[Place, None]) -> Reply:
+async def show_stats(call: Call[VersionQuery, None]) -> Reply:
     """Return counts of a log: all of its entries, and the active ones.
 
     Active entries are those that were not replaced, retracted or summarized.
