@@ -228,7 +228,17 @@ def test_what_beam_calls_original_is_outdated(tmp_path: Path) -> None:
 
 def test_the_first_of_equal_messages_stands_for_all(tmp_path: Path) -> None:
     document = locomo_conversation(["Ines", "Bo"], ["same", "same", "same"], ["D1:1"])
-    assert load_only(write_document(tmp_path / "x.json", document)).firsts() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert load_only(write_document(tmp_path / "x.json", document)).first_occurrences() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from acms.gateway.decisions import Remembered, record_request, read_requests
+from acms.gateway.decisions import Remembered, read_requests, record_request
 from acms.kv import InMemoryKV
 
 

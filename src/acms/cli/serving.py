@@ -295,7 +295,7 @@ async def _run_server(
         await app.start()
         try:
             announce(listener.getsockname())
-            async with defer_full_collections(app.quiet):
+            async with defer_full_collections(app.is_quiet):
                 await server.serve(sockets=[listener])
         finally:
             await app.stop()

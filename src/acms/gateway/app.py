@@ -247,7 +247,7 @@ class Gateway(Starlette):
             async for chunk in relay_reply(answer, exchange.protocol, finish):
                 yield chunk
         finally:
-            memory.remember_later(remembered, replies[0] if replies else None)
+            memory.store_later(remembered, replies[0] if replies else None)
 
 
 def create_gateway(

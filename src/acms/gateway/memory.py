@@ -97,7 +97,7 @@ class Memory:
         await self.sessions.aclose()
         await self._kv.aclose()
 
-    def namespace(self, headers: Mapping[str, str], caller: Principal) -> str:
+    def namespace_of_client(self, headers: Mapping[str, str], caller: Principal) -> str:
         """Return the namespace of a client: the one that its headers name, or one derived from its key.
 
         Raises `PermissionDeniedError` if the key does not allow the namespace.
@@ -130,12 +130,16 @@ class Memory:
         self, protocol: Protocol, raw_body: bytes, headers: Mapping[str, str], caller: Principal
     ) -> Remembered:
         """Parse a request and find the conversation line that it continues."""
-        request = read_request(protocol, raw_body, headers, self.namespace(headers, caller), self._digests)
+        request = read_request(
+            protocol, raw_body, headers, self.namespace_of_client(headers, caller), self._digests
+        )
         if self._is_side_request(request):
             return Remembered(request=request, line=None, outcome=_SIDE)
         line = await self.lines.begin(request.position)
         outcome = "untouched" if line is not None else _SIDE
-        return Remembered(request=request, line=line, budget=self._budget(request), outcome=outcome)
+        return Remembered(
+            request=request, line=line, budget=self._budget_of_request(request), outcome=outcome
+        )
 
     def _is_side_request(self, request: ClientRequest) -> bool:
         if hints.is_marked_side_request(request.headers):
@@ -146,7 +150,7 @@ class Memory:
             request.protocol, request.body.fields, request.items, self._patterns
         )
 
-    def _budget(self, request: ClientRequest) -> int:
+    def _budget_of_request(self, request: ClientRequest) -> int:
         budget_header = request.headers.get("x-acms-budget", "")
         if budget_header.isascii() and budget_header.isdecimal() and int(budget_header) > 0:
             return int(budget_header)
@@ -241,17 +245,17 @@ class Memory:
             response_id=reply.id,
         )
 
-    def remember_later(self, remembered: Remembered, reply: Reply | None) -> None:
+    def store_later(self, remembered: Remembered, reply: Reply | None) -> None:
         """Store a request and its answer in the background."""
         if remembered.line is None:
             return
         task = asyncio.create_task(
-            self._remember(remembered, remembered.line, reply), name="acms-gateway-store"
+            self._store_with_retries(remembered, remembered.line, reply), name="acms-gateway-store"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _remember(self, remembered: Remembered, line: Line, reply: Reply | None) -> None:
+    async def _store_with_retries(self, remembered: Remembered, line: Line, reply: Reply | None) -> None:
         """Store a request and its answer, with retries, and then the calibration and the decisions."""
         await asyncio.sleep(_STORE_DELAY)
         items = () if reply is None else reply.items

@@ -57,7 +57,7 @@ class Tenants:
 
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Raise `PermissionDeniedError` for a host name not of the gateway: a web page may point its own here."""
-        self._service.gate.visit("GET", {"host": headers.get("host", "")})
+        self._service.gate.check_origin("GET", {"host": headers.get("host", "")})
 
     async def admit(self, headers: Mapping[str, str], address: str) -> Principal:
         """Return the principal of a request's ACMS key; raise `AuthenticationError` or `PermissionDeniedError`."""

@@ -217,7 +217,7 @@ def _format_percent(part: float, whole: float) -> str:
 
 async def show_timeline(visit: Visit) -> Response:
     """Show a page of a log as it was at a version, newest first."""
-    header = await visit.session("timeline", visit.argument("at"))
+    header = await visit.session_header("timeline", visit.argument("at"))
     version = header["at"]
     newest = min(visit.number("before", version + 1), version + 1) - 1
     cursor = max(0, newest - ROWS)
@@ -236,7 +236,7 @@ async def show_timeline(visit: Visit) -> Response:
 
 async def show_entry(visit: Visit) -> Response:
     """Show a whole entry and its sources."""
-    header = await visit.session("timeline")
+    header = await visit.session_header("timeline")
     entry = quote_path_parts("entries", visit.request.path_params["entry"])
     reply = await visit.api.get(visit.path + entry)
     return await visit.page("entry.html", **header, entry=reply["data"])
@@ -244,7 +244,7 @@ async def show_entry(visit: Visit) -> Response:
 
 async def show_client_requests(read_requests: ClientRequests, visit: Visit) -> Response:
     """Show what a client asked of a gateway, what was sent, and why they differ, newest first."""
-    header = await visit.session("gateway")
+    header = await visit.session_header("gateway")
     requests = await read_requests(header["context"]["namespace"], header["name"])
     return await visit.page("gateway.html", **header, requests=list(reversed(requests)))
 
@@ -254,7 +254,7 @@ async def show_jobs(visit: Visit) -> Response:
 
     Episodes are read only when they are asked for, as the page does once it is painted: it takes the whole log.
     """
-    header = await visit.session("jobs")
+    header = await visit.session_header("jobs")
     jobs, compactions = await gather_requests(
         visit.api.get("/jobs", contextId=visit.context, limit=100),
         visit.api.get(f"{visit.path}/compactions", limit=100),
@@ -275,7 +275,7 @@ async def show_jobs(visit: Visit) -> Response:
 
 async def show_costs(visit: Visit) -> Response:
     """Show the costs of requests over time, by part and by speaker, and the entries that answers cited."""
-    header = await visit.session("cost")
+    header = await visit.session_header("cost")
     page, messages, citations = await gather_requests(
         visit.api.get(f"{visit.path}/renders", limit=100),
         visit.api.get(f"{visit.path}/messages", order="desc", limit=500),
@@ -300,7 +300,7 @@ async def show_costs(visit: Visit) -> Response:
 
 async def show_forks(visit: Visit) -> Response:
     """Show the fork tree, the diff of two branches or versions, and a preview of a merge."""
-    header = await visit.session("forks")
+    header = await visit.session_header("forks")
     form = {name: visit.argument(name) for name in ("left", "other", "right", "merge")}
     tree = await visit.api.get(f"{visit.path}/tree")
     diff: Any = {"data": None}

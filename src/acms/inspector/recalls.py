@@ -26,7 +26,7 @@ OPTION_FIELDS = ("includeSuperseded", "relevantOnly")
 
 async def show_recall(visit: Visit) -> Response:
     """Recall a question and explain every candidate, side by side with a second one if any of its fields is given."""
-    header = await visit.session("ask")
+    header = await visit.session_header("ask")
     about = visit.argument("entry")
     form = _read_form(visit)
     sides: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ ASKED_BUDGET = 4000
 
 async def show_render(visit: Visit) -> Response:
     """Show a request as it was sent, or its blocks with their sources, and why any message is not in it."""
-    header = await visit.session("sent")
+    header = await visit.session_header("sent")
     renders = await _list_renders(visit)
     newest = renders[0]["id"] if renders else None
     values = await _load_render(visit, newest)
@@ -54,7 +54,7 @@ async def show_render(visit: Visit) -> Response:
 
 async def show_render_diff(visit: Visit) -> Response:
     """Show the changes of a request since another one, by default the previous one of its kind."""
-    header = await visit.session("diff")
+    header = await visit.session_header("diff")
     renders = await _list_renders(visit)
     comparable = [render for render in renders if render["previous"]]
     newest = next((render["id"] for render in comparable or renders), None)

@@ -92,7 +92,10 @@ async def _search_sessions(
     The namespace "default" has no recall over all sessions, so each one is asked by itself.
     """
     by_key = {context["key"]: context for context in sessions}
-    searched_sessions, scope = (sessions, "session") if namespace == UNNAMED else (sessions[:1], "namespace")
+    if namespace == UNNAMED:
+        searched_sessions, scope = sessions, "session"
+    else:
+        searched_sessions, scope = sessions[:1], "namespace"
     results = await gather_requests(
         *[_search_session(visit, context, query, scope) for context in searched_sessions]
     )
@@ -122,7 +125,7 @@ async def _search_session(visit: Visit, context: JsonObject, query: str, scope: 
 async def show_facts(visit: Visit) -> Response:
     """Show facts of the session and of its profile by subject, with their evidence and the facts they replaced."""
     version = visit.argument("at")
-    header = await visit.session("facts", version)
+    header = await visit.session_header("facts", version)
     page = await visit.api.get(f"{visit.path}/facts", history=True, limit=500, **build_version_query(version))
     facts = page["data"]
     if header["named"] and not header["past"]:

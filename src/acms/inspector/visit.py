@@ -61,7 +61,7 @@ class Visit:
             raise ValidationError("must be a whole number above 0", field=name)
         return int(text)
 
-    async def session(self, tab: str, place: str = "") -> dict[str, Any]:
+    async def session_header(self, tab: str, place: str = "") -> dict[str, Any]:
         """Return the values of the header of every page of a session."""
         details, stats, tags = await gather_requests(
             self.api.get(self.path),

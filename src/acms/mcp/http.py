@@ -120,7 +120,7 @@ class _AuthenticatedServer:
             return
         receive = _replay_body(message, receive)
         authorization = exchange.headers.get("authorization") if principal.key else None
-        api = self._client(scope, authorization, principal)
+        api = self._create_client(scope, authorization, principal)
         scope[_MEMORY] = Remote(api, api.session(session, namespace=namespace))
         # Space around a value is no part of it, and the SDK compares some with the body.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
@@ -167,10 +167,10 @@ class _AuthenticatedServer:
         }
         await JSONResponse(body)(scope, receive, send)
 
-    def _client(self, scope: Connection, authorization: str | None, principal: Principal) -> Client:
+    def _create_client(self, scope: Connection, authorization: str | None, principal: Principal) -> Client:
         """Return a client that calls the operations with a key. It has no connection to close."""
 
-        async def part(inner: Connection, receive: Receive, send: Send) -> None:
+        async def call_app(inner: Connection, receive: Receive, send: Send) -> None:
             inner[ADMITTED] = principal  # the rate limits count the outer request only
             await self._app(inner, receive, send)
 
@@ -178,7 +178,7 @@ class _AuthenticatedServer:
             f"http://{_host_of_request(scope) or 'localhost'}",  # the service checks the host name again
             api_key=None if authorization is None else authorization.partition(" ")[2].strip(),
             why=False,
-            transport=httpx2.ASGITransport(part),
+            transport=httpx2.ASGITransport(call_app),
         )
 
 

@@ -64,7 +64,7 @@ class Gate:
         self._by_tenant = Buckets(limits.tenant_rate, limits.tenant_burst, clock=elapsed)
         self._strangers = Buckets(limits.stranger_rate, limits.stranger_burst, clock=elapsed)
 
-    def visit(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
+    def check_origin(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
         """Check the host name and the origin of a request, and return the CORS headers for the answer.
 
         Raises `PermissionDeniedError` for an unknown host name, and for a write from a web page of an unknown origin.

@@ -1,9 +1,9 @@
 """API keys: `acms_<id>_<secret>`, of which only the SHA-256 of the secret is kept.
 
-A key is a row on one of 32 shelves, which are values of the service's own tenant. A shelf is read at most once per
-second, however often keys are tried: so an unknown id costs no more than a known one, and a revoked key stops working
-in every process within two seconds, with the streams that it opened (`rights`). A plain hash is enough: 260 random
-bits cannot be guessed.
+A key is a row in one of 32 partitions, which are values of the service's own tenant. A partition is read at most once
+per second, however often keys are tried: so an unknown id costs no more than a known one, and a revoked key stops
+working in every process within two seconds, with the streams that it opened (`rights`). A plain hash is enough: 260
+random bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from acms.storage.kv import update_entry
 __all__ = ["USUAL", "Key", "Keys"]
 
 FRESH = 1.0
-"""Seconds for which a shelf is cached; with `rights.LOOK_SECONDS` a revoked key ends within two seconds."""
+"""Seconds for which a partition is cached; with `rights.LOOK_SECONDS` a revoked key ends within two seconds."""
 _ID, _SECRET = 8, 52  # digits of 5 bits
-_SHELVES = "0123456789abcdefghjkmnpqrstvwxyz"
+_PARTITIONS = "0123456789abcdefghjkmnpqrstvwxyz"
 _NO_DIGEST = sha256(b"").digest()
 USUAL = frozenset(Scope) - {Scope.ERASE, Scope.ADMIN}
 """Default scopes of a key."""
@@ -93,8 +93,8 @@ class Keys:
         self._clock = clock
         self._elapsed = elapsed
         self._entropy = entropy
-        #: Shelves by the first digit of the ids of their keys: when the shelf was read, and its keys by id.
-        self._shelves: dict[str, tuple[float, Mapping[str, _StoredKey]]] = {}
+        #: Partitions by the first digit of the ids of their keys: when the partition was read, and its keys by id.
+        self._partitions: dict[str, tuple[float, Mapping[str, _StoredKey]]] = {}
         self._reading: dict[str, asyncio.Future[Mapping[str, _StoredKey]]] = {}
         #: A day, and the keys whose use on it is recorded.
         self._uses: tuple[str, set[str]] = ("", set())
@@ -104,8 +104,8 @@ class Keys:
     async def find(self, authorization: str) -> Principal | None:
         """Return the principal of an Authorization header, or None if its key is not valid."""
         id, secret = _parse_api_key(authorization)
-        shelf = await self._load_shelf(id[0])
-        stored_key = shelf.get(id)
+        partition = await self._load_partition(id[0])
+        stored_key = partition.get(id)
         digest = sha256(secret.encode()).digest()
         now = self._clock()
         # An unknown key is compared too, so that the time taken does not reveal which ids exist.
@@ -119,8 +119,8 @@ class Keys:
 
     async def list(self, tenant: str | None = None) -> list[Key]:
         """Return the keys of a tenant, or of all, oldest first, including expired and revoked ones."""
-        shelves = await asyncio.gather(*[self._read(name) for name in _SHELVES])
-        keys = [stored_key.key for shelf in shelves for stored_key in shelf.values()]
+        partitions = await asyncio.gather(*[self._read_partition(name) for name in _PARTITIONS])
+        keys = [stored_key.key for partition in partitions for stored_key in partition.values()]
         if tenant is not None:
             keys = [key for key in keys if key.tenant == tenant]
         return sorted(keys, key=lambda key: (key.created_at, key.id))
@@ -128,8 +128,8 @@ class Keys:
     async def get(self, id: str) -> Key:
         """Return a key by its id; raise `NotFoundError` for an unknown one."""
         stored_key = None
-        if id and id[0] in _SHELVES:
-            stored_key = (await self._read(id[0])).get(id)
+        if id and id[0] in _PARTITIONS:
+            stored_key = (await self._read_partition(id[0])).get(id)
         if stored_key is None:
             raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
         return stored_key.key
@@ -213,36 +213,36 @@ class Keys:
                 await self._change(id, {"revoked_at": self._clock().isoformat()})
         return await self.get(id)
 
-    # ── shelves ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── partitions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _kv(self) -> KVMemory:
         return (await self._stores.tenant(SERVICE_TENANT)).kv
 
-    async def _load_shelf(self, name: str) -> Mapping[str, _StoredKey]:
-        """Return the keys of a shelf, that is, of the ids that begin with this digit.
+    async def _load_partition(self, name: str) -> Mapping[str, _StoredKey]:
+        """Return the keys of a partition, that is, of the ids that begin with this digit.
 
         They are read again if they are older than `FRESH` seconds. Concurrent calls share one read.
         """
-        cached = self._shelves.get(name)
+        cached = self._partitions.get(name)
         if cached is not None:
-            read_at, shelf = cached
+            read_at, partition = cached
             if self._elapsed() - read_at < FRESH:
-                return shelf
+                return partition
         reading = self._reading.get(name)
         if reading is None:
-            reading = asyncio.ensure_future(self._read(name))
+            reading = asyncio.ensure_future(self._read_partition(name))
             self._reading[name] = reading
             reading.add_done_callback(lambda _: self._reading.pop(name, None))
         return await asyncio.shield(reading)
 
-    async def _read(self, name: str) -> Mapping[str, _StoredKey]:
-        """Read the keys of a shelf from the store, and cache them."""
+    async def _read_partition(self, name: str) -> Mapping[str, _StoredKey]:
+        """Read the keys of a partition from the store, and cache them."""
         began = self._elapsed()
         kv = await self._kv()
-        entry = await kv.get(_key_of_shelf(name))
-        shelf = {id: _parse_key_row(id, row) for id, row in _rows_of_entry(entry).items()}
-        self._shelves[name] = (began, shelf)
-        return shelf
+        entry = await kv.get(_key_of_partition(name))
+        partition = {id: _parse_key_row(id, row) for id, row in _rows_of_entry(entry).items()}
+        self._partitions[name] = (began, partition)
+        return partition
 
     async def _store_key(self, key: Key) -> str:
         """Store a key with the digest of a new secret; return the token that its owner sends."""
@@ -272,9 +272,9 @@ class Keys:
 
     async def _update(self, id: str, change: Callable[[KVEntry | None], Json]) -> None:
         try:
-            await update_entry(await self._kv(), _key_of_shelf(id[0]), change)
+            await update_entry(await self._kv(), _key_of_partition(id[0]), change)
         finally:
-            self._shelves.pop(id[0], None)
+            self._partitions.pop(id[0], None)
             self._reading.pop(id[0], None)  # a read in progress may return the old state
 
     async def _record_use(self, id: str, day: str) -> None:
@@ -314,8 +314,8 @@ def _validate_namespaces(requested_names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _key_of_shelf(shelf: str) -> str:
-    return f"keys/{shelf}"
+def _key_of_partition(partition: str) -> str:
+    return f"keys/{partition}"
 
 
 def _rows_of_entry(entry: KVEntry | None) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def _parse_api_key(authorization: str) -> tuple[str, str]:
     prefix, _, id_and_secret = token.strip().partition("_")
     id, _, secret = id_and_secret.partition("_")
     is_api_key = scheme.lower() == "bearer" and prefix == "acms"
-    if not is_api_key or not id or id[0] not in _SHELVES:
+    if not is_api_key or not id or id[0] not in _PARTITIONS:
         return "0", "-"
     return id, secret
 

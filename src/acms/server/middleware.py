@@ -171,7 +171,7 @@ class RequestMiddleware:
         exchange: Exchange = scope[EXCHANGE]
         try:
             _check_single_headers(scope)
-            exchange.fields.update(self._service.gate.visit(scope["method"], exchange.headers))
+            exchange.fields.update(self._service.gate.check_origin(scope["method"], exchange.headers))
             if scope["method"] == "OPTIONS" and "access-control-request-method" in exchange.headers:
                 await Response(status_code=204)(scope, receive, send)
             else:

@@ -90,7 +90,7 @@ class Right:
         #: Why it has ended.
         self.error: ACMSError | None = None
 
-    def stream(self, epoch: int) -> None:
+    def mark_as_stream(self, epoch: int) -> None:
         """Mark the request as a stream of the context's log, which began at an erasure generation."""
         self.streamed = True
         self.epoch = epoch

@@ -103,12 +103,12 @@ class Service:
                     if looks_at_all or await tenant.has_changed():
                         tenant.start_worker()
 
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Return whether no request was active for `QUIET_SECONDS`; open streams do not count."""
         had_pause = perf_counter() - self.answered > QUIET_SECONDS
         return had_pause and self.open_requests <= self.streams.count()
 
-    async def ready(self) -> float:
+    async def measure_store(self) -> float:
         """Return the seconds that the store takes to answer; raise its error, or `TimeoutError` after two seconds."""
         began = perf_counter()
         async with asyncio.timeout(2.0):
@@ -118,7 +118,7 @@ class Service:
             await tenant.handle.contexts(ContextQuery(limit=1))
         return perf_counter() - began
 
-    async def numbers(self) -> bytes:
+    async def serialize_metrics(self) -> bytes:
         """Return the metrics in the Prometheus format."""
         tenants = self.stores.list_open()
         due_jobs = JobQuery(states=(JobState.READY,), limit=PAGE)

@@ -135,7 +135,7 @@ class Tenant:
         if "\0" in id:  # PostgreSQL does not accept it in a query
             raise unknown_session_error(id)
         context = await self.handle.context(id)
-        if context.id != id or not self.sees(context.namespace):
+        if context.id != id or not self.may_see(context.namespace):
             raise unknown_session_error(id)
         self.check(context.namespace)
         return context
@@ -151,7 +151,7 @@ class Tenant:
             return replace(
                 page, items=tuple([item for item in page.items if item.namespace != SERVICE_NAMESPACE])
             )
-        namespaces = sorted(filter(self.sees, granted))
+        namespaces = sorted(filter(self.may_see, granted))
         if query.namespace is not None:
             namespaces = [name for name in namespaces if name == query.namespace]
         after = query.after
@@ -174,17 +174,17 @@ class Tenant:
                 return Page(items=tuple(items), next_after=page.next_after)
         return Page(items=tuple(items), next_after=None)
 
-    def sees(self, namespace: str) -> bool:
+    def may_see(self, namespace: str) -> bool:
         """Return whether the current request may see a namespace; the service's own is never visible."""
         return namespace != SERVICE_NAMESPACE and self._access.allows(namespace)
 
-    async def knows(self, context: str) -> bool:
+    async def may_see_context(self, context: str) -> bool:
         """Return whether the current request may see a context, deleted or not."""
         try:
             namespace = (await self.handle.context(context)).namespace
         except SessionNotFoundError:
             return not self.bound  # erased, with a fork that still has its entries: its namespace is unknown
-        return self.sees(namespace)
+        return self.may_see(namespace)
 
     def check(self, namespace: str) -> None:
         """Raise `PermissionDeniedError` if the current request may not perform its action in a namespace."""
@@ -216,7 +216,7 @@ class Tenant:
         ready_session = self._sessions.get(id)
         if ready_session is None:
             ready_session = await self._open_session(id)
-        elif not self.sees(ready_session.session.namespace):
+        elif not self.may_see(ready_session.session.namespace):
             raise unknown_session_error(id)
         else:
             self.check(ready_session.session.namespace)

@@ -201,7 +201,7 @@ class PlainVectors(_MessageMemory):
         vector_count = 0 if self._vectors is None else len(self._vectors)
         new_texts = [item.text for item in self._said[vector_count:]]
         if new_texts:
-            new_vectors = await self._units(new_texts)
+            new_vectors = await self._embed_normalized(new_texts)
             self._vectors = (
                 new_vectors if self._vectors is None else np.concatenate([self._vectors, new_vectors])
             )
@@ -216,12 +216,13 @@ class PlainVectors(_MessageMemory):
         if self._vectors is None:
             self.confidence = 0.0
             return {}
-        (query,) = await self._units([question])
+        (query,) = await self._embed_normalized([question])
         cosines: list[float] = (self._vectors @ query).tolist()
         self.confidence = min(1.0, max(0.0, *cosines, 0.0))
         return dict(enumerate(cosines))
 
-    async def _units(self, texts: list[str]) -> NDArray[np.float32]:
+    async def _embed_normalized(self, texts: list[str]) -> NDArray[np.float32]:
+        """Return one vector of length 1 for each text, as the rows of a matrix."""
         import numpy as np
 
         matrix: Any = np.asarray(await self._embedder.embed(texts), dtype=np.float32)

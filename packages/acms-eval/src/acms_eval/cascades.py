@@ -69,11 +69,11 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
 
     Probes ask about the decisions that followed (topic "changed" or "dropped") and about the others (topic "other").
     """
-    writer = Writer.named("changed_premises", turns, seed, phrases or _phrases(), least=60)
+    writer = Writer.for_scenario("changed_premises", turns, seed, phrases or _phrases(), least=60)
     random = writer.random
     chains = random.sample(writer.phrases.chains, 2)
     drawn_options = [random.sample(chain.options, 2) for chain in chains]
-    writer.keep(value for options in drawn_options for option in options for value in option)
+    writer.reserve_words(value for options in drawn_options for option in options for value in option)
     decided = writer.decide(random.sample(writer.phrases.topics, OTHERS))
     statements: list[Statement] = []
     probes: list[Probe] = []
@@ -87,13 +87,13 @@ def changed_premises(*, turns: int = 120, seed: int = 0, phrases: Phrases | None
     for decision in decided:
         statements.insert(random.randrange(len(statements) + 1), decision.state(random, marked=True))
         probes.append(replace(decision.probe(random.choice(decision.topic.questions)), topic="other"))
-    stated = dict(zip(writer.places(len(statements), 0, turns // 4), statements, strict=True))
+    stated = dict(zip(writer.draw_places(len(statements), 0, turns // 4), statements, strict=True))
     (old_option, new_option), (dropped_option, _) = drawn_options
     changes = [
         _change_premise(chains[0], random.choice(CHANGES), old_option[0], new_option[0]),
         _change_premise(chains[1], random.choice(DROPS), dropped_option[0], ""),
     ]
-    stated.update(zip(writer.places(2, turns // 4 + 2, turns // 2 - 8), changes, strict=True))
+    stated.update(zip(writer.draw_places(2, turns // 4 + 2, turns // 2 - 8), changes, strict=True))
     bystanders = [Decision(topic=topic, values=(), rivals=topic.values) for topic in writer.phrases.topics]
     return writer.write(
         f"changed_premises-{turns}-{seed}",

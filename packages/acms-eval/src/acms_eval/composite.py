@@ -52,22 +52,24 @@ class Composite:
 
 
 def composite(reports: Sequence[Report]) -> Composite:
-    """Return the composite of one system; reports of the same scenario, as of several seeds, are taken together.
+    """Return the composite of one system; all reports of a scenario count as one.
 
-    Reports of scenarios without a weight do not count. `ValidationError` when one that has a weight is missing, or when
-    the reports are of several systems.
+    Reports of scenarios without a weight are ignored. Raises `ValidationError` if a scenario with a weight is missing,
+    or if the reports are of several systems.
     """
-    if len(systems := sorted({report.system for report in reports})) > 1:
+    systems = sorted({report.system for report in reports})
+    if len(systems) > 1:
         raise ValidationError(f"must be of one system, were of {', '.join(systems)}", field="reports")
-    hits_by_scenario = {
-        name: [score.hit for report in reports if report.kind == name for score in report.scores]
-        for name in WEIGHTS
-    }
-    if missing := [name for name, scores in hits_by_scenario.items() if not scores]:
+    hits_by_scenario: dict[str, list[bool]] = {name: [] for name in WEIGHTS}
+    for report in reports:
+        if report.kind in WEIGHTS:
+            hits_by_scenario[report.kind] += [score.hit for score in report.scores]
+    missing = [name for name, hits in hits_by_scenario.items() if not hits]
+    if missing:
         raise ValidationError(f"lack {', '.join(missing)}", field="reports")
     parts = tuple(
-        Part(scenario=name, weight=WEIGHTS[name], score=sum(scores) / len(scores), probes=len(scores))
-        for name, scores in hits_by_scenario.items()
+        Part(scenario=name, weight=WEIGHTS[name], score=sum(hits) / len(hits), probes=len(hits))
+        for name, hits in hits_by_scenario.items()
     )
     weighted_sum = sum(part.weight * part.score for part in parts)
     return Composite(system=systems[0], score=weighted_sum / sum(WEIGHTS.values()), parts=parts)

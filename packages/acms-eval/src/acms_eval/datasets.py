@@ -84,7 +84,7 @@ class Conversation:
     said: tuple[Said, ...]
     questions: tuple[Question, ...]
 
-    def firsts(self) -> list[int]:
+    def first_occurrences(self) -> list[int]:
         """Return for every message the first one of the same speaker with the same text: showing either shows both."""
         first_places: dict[tuple[str, str], int] = {}
         return [
@@ -163,16 +163,16 @@ def _read_records(file: Path) -> Generator[Any]:
     """Yield the items of a list one by one, or the one document there is; only one item is held at a time."""
     with _open_text(file) as source:
         text = _Blocks(source, file.name)
-        if not text.ahead():
+        if not text.peek_character():
             raise ValidationError("is empty", field=file.name, options=KNOWN)
-        if is_list := text.ahead() == "[":
+        if is_list := text.peek_character() == "[":
             text.at += 1
-        while next_character := text.ahead(" \t\r\n," if is_list else " \t\r\n"):
+        while next_character := text.peek_character(" \t\r\n," if is_list else " \t\r\n"):
             if is_list and next_character == "]":
                 return
-            yield text.item()
+            yield text.read_value()
         if is_list:
-            raise text.wrong("the list has no end", len(text.text))
+            raise text.build_error("the list has no end", len(text.text))
 
 
 class _Blocks:
@@ -184,7 +184,7 @@ class _Blocks:
         self._lines = 0
         self._decode = json.JSONDecoder().raw_decode
 
-    def ahead(self, skipped: str = " \t\r\n") -> str:
+    def peek_character(self, skipped: str = " \t\r\n") -> str:
         """Skip these characters and return the next one, or "" at the end of the file."""
         while True:
             while self.at < len(self.text) and self.text[self.at] in skipped:
@@ -194,7 +194,7 @@ class _Blocks:
             if not self._read_more(_BLOCK):
                 return ""
 
-    def item(self) -> Any:
+    def read_value(self) -> Any:
         """Read the value that stands here."""
         size = _BLOCK
         while True:
@@ -203,7 +203,7 @@ class _Blocks:
             except (json.JSONDecodeError, RecursionError) as error:
                 if isinstance(error, RecursionError) or not self._read_more(size):
                     reason = getattr(error, "msg", "nested too deeply")
-                    raise self.wrong(reason, getattr(error, "pos", self.at)) from error
+                    raise self.build_error(reason, getattr(error, "pos", self.at)) from error
             else:
                 length = end - self.at
                 if end < len(self.text) or not self._read_more(size):  # a number may go on in the next block
@@ -211,7 +211,7 @@ class _Blocks:
                     return item
             size *= 2
 
-    def wrong(self, reason: str, at: int) -> ValidationError:
+    def build_error(self, reason: str, at: int) -> ValidationError:
         """Return the error for a place in the text."""
         line = self._lines + self.text.count("\n", 0, at) + 1
         return ValidationError(f"is not JSON: {reason}", field=f"{self._name}:{line}")

@@ -116,7 +116,7 @@ async def measure_deliverables(
 ) -> Document:
     """Measure everything and return the report; the same in every run, but for its times."""
     run = _Run(line_up, sizes, seed, phrases, progress)
-    suite = await run.suite()
+    suite = await run.run_scenarios()
     overview, by_scenario = sections.scenario_sections(suite, seed=seed)
     words = sections.word_list_section(suite)
     return Document(
@@ -137,18 +137,18 @@ async def measure_deliverables(
         },
         sections=(
             overview,
-            await run.persistence(),
-            await run.budgets(),
+            await run.measure_persistence(),
+            await run.measure_budgets(),
             _precision_section(suite),
             _difficulty_section(suite, by_scenario),
-            await run.degradation(),
-            await run.topic_share(),
-            await run.marked(),
+            await run.measure_degradation(),
+            await run.measure_topic_share(),
+            await run.measure_markers(),
             *([words] if words is not None else []),
-            run.requests(),
-            run.limits(),
+            run.build_request_section(),
+            run.build_limit_section(),
         ),
-        times=(await run.overhead(), sections.speed_section(suite)),
+        times=(await run.measure_overhead(), sections.speed_section(suite)),
         left_out=line_up.left_out,
     )
 
@@ -188,7 +188,7 @@ class _Run:
                 systems[full_name] = open_acms(embedder, name=full_name, requests=True)
         return systems
 
-    def _step(self, step: Step) -> None:
+    def _report_step(self, step: Step) -> None:
         self._tell_progress(f"{step.sweep}: {step.system}", step.done, step.of)
 
     def _tell_progress(self, what: str, done: int, of: int) -> None:
@@ -204,7 +204,7 @@ class _Run:
 
         return {name: accept_config(name, embedder) for name, embedder in self.acms.items()}
 
-    async def suite(self) -> Suite:
+    async def run_scenarios(self) -> Suite:
         """Run every scenario."""
         talks = [
             build(turns=self.sizes.turns, seed=seed, phrases=phrases_of_seed(self.phrases, seed))
@@ -219,14 +219,14 @@ class _Run:
             ),
         )
 
-    async def persistence(self) -> Section:
+    async def measure_persistence(self) -> Section:
         """Measure recall against the length of a conversation."""
         rows = await sweeps.sweep_lengths(
             self.systems,
             values=self.sizes.lengths,
             seeds=self.seeds,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         self.rows += rows
         long_enough = [length for length in self.sizes.lengths if length >= _CORRECTED]
@@ -236,7 +236,7 @@ class _Run:
             scenario="corrections",
             seeds=self.seeds,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         self.rows += corrected_rows
         return Section(
@@ -260,7 +260,7 @@ class _Run:
             ),
         )
 
-    async def budgets(self) -> Section:
+    async def measure_budgets(self) -> Section:
         """Measure recall against the token budget and two parameters of ACMS."""
         size = self.sizes
         rows = await sweeps.sweep_token_budgets(
@@ -269,7 +269,7 @@ class _Run:
             turns=size.turns,
             seeds=self.seeds,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         self.rows += rows
         episodes = await sweeps.sweep_episode_lengths(
@@ -279,7 +279,7 @@ class _Run:
             budget=500,
             seeds=self.seeds,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         current = await sweeps.sweep_current_shares(
             self._acms_with_config,
@@ -288,7 +288,7 @@ class _Run:
             budget=500,
             seeds=self.seeds,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         budget, pct = Axis(label="tokens", log=True), Axis(label="share of the budget", unit="share")
         knobs = (
@@ -311,7 +311,7 @@ class _Run:
             ),
         )
 
-    async def degradation(self) -> Section:
+    async def measure_degradation(self) -> Section:
         """Measure recall against the distance from a fact."""
         rows = await sweeps.sweep_distances(
             self._systems_of_sweep("distance"),
@@ -319,21 +319,23 @@ class _Run:
             noises=self.sizes.distance_noises,
             seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         self.rows += rows
         variants = list(dict.fromkeys(row.variant for row in rows))
         axis = Axis(label="messages since the fact", log=True)
+        names = ["degradation", "degradation-noise"]
+        names += [f"degradation-noise-{number}" for number in range(2, len(variants))]
         charts = [
             _line_chart(
-                ("degradation", "degradation-noise")[place] if place < 2 else f"degradation-noise-{place}",
+                name,
                 f"Temporal degradation, {variant}",
                 axis,
                 SHARE,
                 [row for row in rows if row.variant == variant],
                 _hit_rate,
             )
-            for place, variant in enumerate(variants)
+            for name, variant in zip(names, variants, strict=False)
         ]
         return Section(
             name="degradation",
@@ -345,7 +347,7 @@ class _Run:
             charts=tuple(charts),
         )
 
-    async def topic_share(self) -> Section:
+    async def measure_topic_share(self) -> Section:
         """Measure recall against the share of messages about the topic asked."""
         rows = await sweeps.sweep_topic_shares(
             self._systems_of_sweep("noise"),
@@ -353,7 +355,7 @@ class _Run:
             distance=self.sizes.noise_distance,
             seeds=range(self.seed, self.seed + self.sizes.noise_seeds),
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         self.rows += rows
         share_axis = Axis(label="share about the topic", unit="share")
@@ -367,22 +369,22 @@ class _Run:
             charts=(_line_chart("noise", "Noise about the topic", share_axis, SHARE, rows, _hit_rate),),
         )
 
-    def requests(self) -> Section:
+    def build_request_section(self) -> Section:
         """Return evidence and cost of whole requests, beside those of a recall."""
         return sections.request_section(self.rows, {f"{name}{_REQUESTS}": name for name in self.acms})
 
-    def limits(self) -> Section:
+    def build_limit_section(self) -> Section:
         """Return where each sweep breaks, and why."""
         return sections.limit_section(find_limits(self.rows))
 
-    async def marked(self) -> Section:
+    async def measure_markers(self) -> Section:
         """Measure recall with and without markers."""
         rows = await sweeps.compare_markers(
             self.systems,
             values=[max(_CORRECTED, self.sizes.turns)],
             seeds=self.seeds,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         self.rows += rows
 
@@ -426,7 +428,7 @@ class _Run:
             ),
         )
 
-    async def overhead(self) -> Section:
+    async def measure_overhead(self) -> Section:
         """Measure the time of a message and of a question."""
         systems = {**self.systems}
         for name, embedder in self.acms.items():
@@ -438,7 +440,7 @@ class _Run:
             asks=self.sizes.asks,
             seed=self.seed,
             phrases=self.phrases,
-            progress=self._step,
+            progress=self._report_step,
         )
         longest = max((row.turns for row in rows), default=0)
         return Section(

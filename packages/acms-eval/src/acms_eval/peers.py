@@ -226,7 +226,7 @@ class ChromaVectors(PlainVectors):
     async def settle(self) -> None:
         """Add the vectors that are missing."""
         while new_items := self._said[self._added : self._added + 1000]:
-            vectors = await self._units([item.text for item in new_items])
+            vectors = await self._embed_normalized([item.text for item in new_items])
             ids = [str(self._added + place) for place in range(len(new_items))]
             with _name_foreign_errors(self.name):
                 self._collection.add(ids=ids, embeddings=vectors)
@@ -238,7 +238,7 @@ class ChromaVectors(PlainVectors):
         if not self._added:
             self.confidence = 0.0
             return {}
-        query = await self._units([question])
+        query = await self._embed_normalized([question])
         with _name_foreign_errors(self.name):
             answer = self._collection.query(
                 query_embeddings=query, n_results=self._added, include=["distances"]

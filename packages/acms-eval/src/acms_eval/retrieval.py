@@ -223,19 +223,19 @@ async def _ask_questions(
         await system.tell(said)
     await system.settle()
     rows: list[QuestionFigures] = []
-    firsts = conversation.firsts()
+    first_places = conversation.first_occurrences()
     for place in places:
-        rows.append(await _ask_question(system, name, conversation, place, firsts))
+        rows.append(await _ask_question(system, name, conversation, place, first_places))
         tell(place + 1)
     return rows
 
 
 async def _ask_question(
-    system: System, name: str, conversation: Conversation, place: int, firsts: Sequence[int]
+    system: System, name: str, conversation: Conversation, place: int, first_places: Sequence[int]
 ) -> QuestionFigures:
     question = conversation.questions[place]
     gold, newest, outdated = (
-        {firsts[index] for index in indices}
+        {first_places[index] for index in indices}
         for indices in (question.gold, question.gold - question.outdated, question.outdated)
     )
     by_budget: list[tuple[int, dict[str, float]]] = []
@@ -247,7 +247,9 @@ async def _ask_question(
         start = time.perf_counter()
         items = await system.ask(question.text, budget)
         seconds = time.perf_counter() - start
-        items = [item if item.index is None else replace(item, index=firsts[item.index]) for item in items]
+        items = [
+            item if item.index is None else replace(item, index=first_places[item.index]) for item in items
+        ]
         if gold:
             by_budget.append(
                 (budget, recall_figures([item.index for item in items], gold, outdated - newest))

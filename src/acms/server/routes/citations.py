@@ -56,7 +56,7 @@ async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
         if entry is None or entry.state is State.ERASED:
             raise EntryNotFoundError(f"there is no entry {id!r}")
         if entry.context not in visible:
-            visible[entry.context] = await tenant.knows(entry.context)
+            visible[entry.context] = await tenant.may_see_context(entry.context)
         if not visible[entry.context]:
             raise EntryNotFoundError(f"there is no entry {id!r}")
 

@@ -247,7 +247,7 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
         context = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
         is_inner_key = query.key in validation.INNER  # a context of the engine itself
         has_key = context.key == query.key and not is_inner_key
-        is_visible = has_key and call.tenant.sees(context.namespace)
+        is_visible = has_key and call.tenant.may_see(context.namespace)
         items = [context] if is_visible else []
     except NotFoundError:
         items = []

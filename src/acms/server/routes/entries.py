@@ -218,7 +218,7 @@ async def erase_context_entries(call: Call[EraseEntry, None]) -> Reply:
 
 async def _reply_with_erasure(call: Call[Any, Any], erasure: Erasure) -> Reply:
     """Return an erasure as a reply; it lists only the remaining places that the request may see."""
-    visible = [copy for copy in erasure.remaining if await call.tenant.knows(copy.context)]
+    visible = [copy for copy in erasure.remaining if await call.tenant.may_see_context(copy.context)]
     return reply_with_data(replace(erasure, remaining=tuple(visible)))
 
 

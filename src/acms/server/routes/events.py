@@ -68,7 +68,7 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     call.ends.append(end_stream)
     session = await call.tenant.session(context)
     storage = session.storage
-    call.right.stream((await storage.head(context)).epoch)
+    call.right.mark_as_stream((await storage.head(context)).epoch)
     start = call.headers.get("last-event-id") or call.query.after
     cursor = await parse_cursor(storage, context, start)
     followed = LogFollower(

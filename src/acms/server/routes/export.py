@@ -370,7 +370,7 @@ async def _import_conversations(call: Call[ImportQuery, None], parsed_file: Impo
     importer = Importer(tenant.handle, contexts, names, follows=True)
     target_name = None if target is None else _name_of(target)
     try:
-        survey = await survey_import(parsed_file, _size_check(call.config.limits.message_bytes))
+        survey = await survey_import(parsed_file, _make_size_check(call.config.limits.message_bytes))
         conversations = await importer.import_file(parsed_file, survey, target_name, BODY)
     except ValidationError as error:
         if error.field != "session":
@@ -404,11 +404,11 @@ async def _find_import_target(call: Call[ImportQuery, None], parsed_file: Import
     return target
 
 
-def _size_check(max_bytes: int) -> Callable[[Conversation], None]:
+def _make_size_check(max_bytes: int) -> Callable[[Conversation], None]:
     """Return a function that raises `TooLargeError` if a message of a conversation has more than `max_bytes` bytes."""
     numbers = count()  # messages are numbered through all conversations of the file
 
-    def check(conversation: Conversation) -> None:
+    def check_sizes(conversation: Conversation) -> None:
         for message in conversation.messages:
             number = next(numbers)
             content = message.get("content")
@@ -417,4 +417,4 @@ def _size_check(max_bytes: int) -> Callable[[Conversation], None]:
                 field = f"{BODY}: messages[{number}]"
                 raise message_too_large_error(size, max_bytes, field)
 
-    return check
+    return check_sizes

@@ -53,7 +53,7 @@ async def ready(call: Call[Any, Any]) -> Reply:
     """
     answer: dict[str, Json] = {"status": "ready", "version": call.app.document["info"]["version"]}
     try:
-        seconds = await call.app.ready()
+        seconds = await call.app.measure_store()
     except Exception as error:
         code = error.code if isinstance(error, ACMSError) else "DEADLINE"
         log_event(logging.WARNING, "unready", error=safe_error(error))
@@ -67,7 +67,7 @@ async def metrics(call: Call[Any, Any]) -> Reply:
 
     They count the requests of this process and cover no content. The scope is `admin:config`.
     """
-    return Reply(body=await call.app.numbers(), media=MEDIA)
+    return Reply(body=await call.app.serialize_metrics(), media=MEDIA)
 
 
 @operations("GET", "/openapi.json", scope=None, rooted=True, reply={"type": "object"})

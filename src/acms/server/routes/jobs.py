@@ -98,7 +98,7 @@ async def filter_visible_jobs(tenant: Tenant, jobs: Sequence[Job]) -> list[Job]:
         except SessionNotFoundError:  # a job may outlive its context, whose namespace is not known any more
             visible[id] = not tenant.bound
             continue
-        visible[id] = tenant.sees(namespace)
+        visible[id] = tenant.may_see(namespace)
         if visible[id]:
             tenant.check(namespace)
     return [job for job in jobs if visible[job.context]]

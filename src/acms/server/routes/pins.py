@@ -157,7 +157,10 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
     pin = await registry.pin(
         body.key, label=body.label, role=body.role, priority=body.priority, tags=body.tags
     )
-    entry = await (store.set(body.key, body.value) if has_value else store.get(body.key))
+    if has_value:
+        entry = await store.set(body.key, body.value)
+    else:
+        entry = await store.get(body.key)
     return reply_with_data(_pinned_value(pin, entry))
 
 

@@ -27,15 +27,15 @@ def fact_correction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
 
     Noise names other values of the same topics, before and after.
     """
-    writer = Writer.named("fact_correction", turns, seed, phrases or _phrases(), least=50)
+    writer = Writer.for_scenario("fact_correction", turns, seed, phrases or _phrases(), least=50)
     random = writer.random
     changing = random.sample([topic for topic in writer.phrases.topics if topic.corrected], 5)
     unchanged = [topic for topic in writer.phrases.topics if topic not in changing]
     decided = writer.decide(changing + random.sample(unchanged, 3), {topic.name: 1 for topic in changing})
     statements = [decision.state(random, marked=True) for decision in decided]
     exchanges = turns // 2
-    stated = dict(zip(writer.places(8, 0, 10), random.sample(statements, 8), strict=True))
-    later = writer.places(5, max(10, exchanges * 3 // 10), exchanges * 7 // 10)
+    stated = dict(zip(writer.draw_places(8, 0, 10), random.sample(statements, 8), strict=True))
+    later = writer.draw_places(5, max(10, exchanges * 3 // 10), exchanges * 7 // 10)
     stated.update(
         zip(later, [_correct_with_cue(writer, decision, 1) for decision in decided[:5]], strict=True)
     )
@@ -51,7 +51,7 @@ def fact_correction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
 
 def contradiction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return decisions that are contradicted later (E5.1): with a cue, twice with a cue, and without a word of it."""
-    writer = Writer.named("contradiction", turns, seed, phrases or _phrases(), least=40)
+    writer = Writer.for_scenario("contradiction", turns, seed, phrases or _phrases(), least=40)
     random = writer.random
     topics = random.sample([topic for topic in writer.phrases.topics if topic.corrected], 3)
     once, twice, flat = decided = writer.decide(
@@ -60,10 +60,12 @@ def contradiction(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = 
     exchanges = turns // 2
     stated = dict(
         zip(
-            writer.places(3, 0, 6), [decision.state(random, marked=True) for decision in decided], strict=True
+            writer.draw_places(3, 0, 6),
+            [decision.state(random, marked=True) for decision in decided],
+            strict=True,
         )
     )
-    later = writer.places(4, max(6, exchanges * 3 // 10), exchanges * 7 // 10)
+    later = writer.draw_places(4, max(6, exchanges * 3 // 10), exchanges * 7 // 10)
     changes = [_correct_with_cue(writer, once, 1), flat.change(random.choice(flat.topic.marked), 1)]
     changes.insert(random.randrange(3), _correct_with_cue(writer, twice, 1))
     stated.update(zip(later, [*changes, _correct_with_cue(writer, twice, 2)], strict=True))
@@ -82,14 +84,14 @@ def cascading_decisions(*, turns: int = 200, seed: int = 0, phrases: Phrases | N
 
     To surface what a step follows from is a bonus: those values are the bonus keywords of its probe.
     """
-    writer = Writer.named("cascading_decisions", turns, seed, phrases or _phrases(), least=40)
+    writer = Writer.for_scenario("cascading_decisions", turns, seed, phrases or _phrases(), least=40)
     random = writer.random
     statements: list[Statement] = []
     probes: list[Probe] = []
     chains = random.sample(writer.phrases.chains, 2)
     for chain in chains:
         option = random.choice(chain.options)
-        writer.keep(option)
+        writer.reserve_words(option)
         for step, value in enumerate(option):
             statements.append(
                 Statement(
@@ -131,7 +133,7 @@ def cascading_decisions(*, turns: int = 200, seed: int = 0, phrases: Phrases | N
     return writer.write(
         f"cascading_decisions-{turns}-{seed}",
         turns=turns,
-        stated=dict(zip(writer.places(len(mixed), 0, 12), mixed, strict=True)),
+        stated=dict(zip(writer.draw_places(len(mixed), 0, 12), mixed, strict=True)),
         probes=probes,
         noise=0.3,
         about=remark_topics,

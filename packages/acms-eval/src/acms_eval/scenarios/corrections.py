@@ -50,7 +50,7 @@ def corrections(
     for exchange in plan.exchanges(turns // 2):
         plan.write(exchange)
     if turns % 2:
-        writer.say("user", writer.random.choice(writer.phrases.bland))
+        writer.add_message("user", writer.random.choice(writer.phrases.bland))
     first_asked = plan.settled if spread else turns
     asked_topics = list(plan.topics)
     writer.random.shuffle(asked_topics)
@@ -117,7 +117,7 @@ class _Plan:
         }
         for topic in self.topics:
             for value in (*self.values[topic.name], self._next_values.get(topic.name, "")):
-                self.writer.keep(
+                self.writer.reserve_words(
                     [word for word in (*answer_keywords(topic, value), without_currency(value)) if word]
                 )
         plan: list[_Exchange | None] = [None] * count
@@ -151,9 +151,9 @@ class _Plan:
         """Say both sides of an exchange."""
         topic, part = exchange.topic, exchange.part
         if topic is None:
-            self.writer.small_talk()
+            self.writer.add_small_talk()
         elif part is None:
-            self.writer.remark(topic.noise, self.rivals[topic.name], topic.name)
+            self.writer.add_remark(topic.noise, self.rivals[topic.name], topic.name)
         else:
             values = self.values[topic.name]
             if part == "correction":
@@ -161,7 +161,7 @@ class _Plan:
                 phrasings = topic.corrected if self.marked else topic.corrected_plain
             else:
                 phrasings = topic.marked if self.marked else topic.plain
-            self.writer.state(
+            self.writer.add_statement(
                 Statement(
                     topic=topic.name,
                     text=self.writer.random.choice(phrasings).format(v=values[-1], old=values[0]),

@@ -35,7 +35,7 @@ def _fact_count(turns: int, max_facts: int) -> int:
 
 def _place_early(writer: Writer, statements: Sequence[Statement], turns: int) -> dict[int, Statement]:
     count = len(statements)
-    places = writer.places(count, 0, min(max(EARLY, count), max(count, turns // 2 * 3 // 5)))
+    places = writer.draw_places(count, 0, min(max(EARLY, count), max(count, turns // 2 * 3 // 5)))
     return dict(zip(places, writer.random.sample(statements, count), strict=True))
 
 
@@ -67,14 +67,14 @@ def _write_original(
 
 def decision_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return five marked decisions and small talk."""
-    writer = Writer.named("decision_tracking", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("decision_tracking", turns, seed, phrases or _phrases())
     topics = [topic for topic in writer.phrases.topics if topic.fact_type == "decision"]
     return _write_original("decision_tracking", topics, 5, writer, turns=turns, seed=seed)
 
 
 def constraint_awareness(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return five marked constraints and small talk."""
-    writer = Writer.named("constraint_awareness", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("constraint_awareness", turns, seed, phrases or _phrases())
     word_list = writer.phrases
     topics = [
         *word_list.constraints,
@@ -85,19 +85,19 @@ def constraint_awareness(*, turns: int = 200, seed: int = 0, phrases: Phrases | 
 
 def failure_memory(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return four things that failed and small talk."""
-    writer = Writer.named("failure_memory", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("failure_memory", turns, seed, phrases or _phrases())
     return _write_original("failure_memory", writer.phrases.failures, 4, writer, turns=turns, seed=seed)
 
 
 def goal_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return four goals and small talk."""
-    writer = Writer.named("goal_tracking", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("goal_tracking", turns, seed, phrases or _phrases())
     return _write_original("goal_tracking", writer.phrases.goals, 4, writer, turns=turns, seed=seed)
 
 
 def multi_fact_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return ten facts of all kinds, half of them unmarked, asked about one by one and two at a time."""
-    writer = Writer.named("multi_fact_tracking", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("multi_fact_tracking", turns, seed, phrases or _phrases())
     random, word_list = writer.random, writer.phrases
     chosen = random.sample(word_list.topics, 4)
     for topics in (word_list.constraints, word_list.failures, word_list.goals):
@@ -134,7 +134,7 @@ def multi_fact_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | N
 
 def semantic_distractors(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return five marked decisions among remarks about just these topics, which name other values or none (E1.1)."""
-    writer = Writer.named("semantic_distractors", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("semantic_distractors", turns, seed, phrases or _phrases())
     random = writer.random
     topics = [topic for topic in writer.phrases.topics if topic.fact_type == "decision" and topic.related]
     decided = writer.decide(random.sample(topics, min(len(topics), _fact_count(turns, 5))))
@@ -151,7 +151,7 @@ def semantic_distractors(*, turns: int = 200, seed: int = 0, phrases: Phrases | 
 
 def overlapping_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return two domains, in each several things decided apart, with values of one category (E1.2)."""
-    writer = Writer.named("overlapping_facts", turns, seed, phrases or _phrases(), least=40)
+    writer = Writer.for_scenario("overlapping_facts", turns, seed, phrases or _phrases(), least=40)
     random = writer.random
     statements: list[Statement] = []
     probes: list[Probe] = []
@@ -163,7 +163,7 @@ def overlapping_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | Non
             probes.append(
                 Probe(question=random.choice(use.questions), expected=(value,), after=0, topic=use.name)
             )
-        writer.keep(values[: len(domain.uses)])
+        writer.reserve_words(values[: len(domain.uses)])
         about.append(_domain_as_topic(domain, tuple(values[len(domain.uses) :])))
     return writer.write(
         f"overlapping_facts-{turns}-{seed}",
@@ -217,7 +217,7 @@ def unmarked_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | None =
 
     With the word list of ACMS six of the questions share a word or two with the fact, and two share none.
     """
-    writer = Writer.named("unmarked_facts", turns, seed, phrases or _phrases())
+    writer = Writer.for_scenario("unmarked_facts", turns, seed, phrases or _phrases())
     random = writer.random
     topics = [topic for topic in writer.phrases.topics if topic.indirect]
     decided = writer.decide(random.sample(topics, min(len(topics), _fact_count(turns, 8))))
@@ -236,7 +236,7 @@ def unmarked_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | None =
 
 def high_density(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return twenty facts in the first twenty exchanges, half of them unmarked, each asked about (E1.5)."""
-    writer = Writer.named("high_density", turns, seed, phrases or _phrases(), least=50)
+    writer = Writer.for_scenario("high_density", turns, seed, phrases or _phrases(), least=50)
     random = writer.random
     decided = writer.decide(random.sample(writer.phrases.topics, 20))
     statements = [decision.state(random, marked=place % 2 == 0) for place, decision in enumerate(decided)]

@@ -23,7 +23,9 @@ def temporal_degradation(
     It is asked at every distance of the curve that fits, within 300 tokens. `noise` is the share of the other exchanges
     that talk about the topic of the fact, and name other values.
     """
-    writer = Writer.named(f"temporal_degradation/{noise}", turns, seed, phrases or _phrases(), least=12)
+    writer = Writer.for_scenario(
+        f"temporal_degradation/{noise}", turns, seed, phrases or _phrases(), least=12
+    )
     random = writer.random
     decision = writer.decide([random.choice(writer.phrases.topics)])[0]
     probe = decision.probe(random.choice(decision.topic.questions))
@@ -40,13 +42,13 @@ def temporal_degradation(
 
 def budget_pressure(*, turns: int = 200, seed: int = 0, phrases: Phrases | None = None) -> Scenario:
     """Return twenty marked facts, each at length: together more than the 1,000 tokens they are recalled in (E5.4)."""
-    writer = Writer.named("budget_pressure", turns, seed, phrases or _phrases(), least=60)
+    writer = Writer.for_scenario("budget_pressure", turns, seed, phrases or _phrases(), least=60)
     random = writer.random
     decided = writer.decide(random.sample(writer.phrases.topics, 20))
     details = [text for text in writer.phrases.details if not writer.gives_away(text)]
     unused_details: list[str] = []
     stated: dict[int, Statement] = {}
-    for place, decision in zip(writer.places(20, 0, 28), random.sample(decided, 20), strict=True):
+    for place, decision in zip(writer.draw_places(20, 0, 28), random.sample(decided, 20), strict=True):
         statement = decision.state(random, marked=True)
         parts = [statement.text]
         for _ in range(2):
@@ -70,7 +72,7 @@ def noise_injection(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
     Half of that names other values. The other half names the value itself, as hearsay ("is popular, but some prefer"):
     these are the decoys of its probe, for they do not say what was decided.
     """
-    writer = Writer.named("noise_injection", turns, seed, phrases or _phrases(), least=40)
+    writer = Writer.for_scenario("noise_injection", turns, seed, phrases or _phrases(), least=40)
     random = writer.random
     topics = [topic for topic in writer.phrases.topics if topic.echoes]
     decided = writer.decide(random.sample(topics, 8))
@@ -78,7 +80,7 @@ def noise_injection(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
     return writer.write(
         f"noise_injection-{turns}-{seed}",
         turns=turns,
-        stated=dict(zip(writer.places(8, 0, 10), random.sample(statements, 8), strict=True)),
+        stated=dict(zip(writer.draw_places(8, 0, 10), random.sample(statements, 8), strict=True)),
         probes=[decision.probe(random.choice(decision.topic.questions)) for decision in decided],
         noise=0.25,
         echoed=0.25,

@@ -121,13 +121,13 @@ class Writer:
     said: list[Said] = field(default_factory=list[Said])
     proposals: list[tuple[int, Proposal]] = field(default_factory=list[tuple[int, Proposal]])
     #: Words that no remark in passing may name.
-    kept: tuple[str, ...] = ()
+    reserved_words: tuple[str, ...] = ()
     #: Remarks that name the value of a topic without deciding it, by the topic.
     echoes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     now: datetime = START
 
     @staticmethod
-    def named(name: str, turns: int, seed: int, phrases: Phrases, *, least: int = 10) -> Writer:
+    def for_scenario(name: str, turns: int, seed: int, phrases: Phrases, *, least: int = 10) -> Writer:
         """Return the writer of a scenario; raise `ValidationError` for fewer than `least` turns."""
         if turns < least:
             raise ValidationError(f"must be at least {least}, was {turns}", field="turns")
@@ -142,7 +142,7 @@ class Writer:
             chosen = self.random.sample(topic.values, len(topic.values))
             count = 1 + (changes or {}).get(topic.name, 0)
             decided.append(Decision(topic=topic, values=tuple(chosen[:count]), rivals=tuple(chosen[count:])))
-        self.keep(
+        self.reserve_words(
             word
             for decision in decided
             for value in decision.values
@@ -150,40 +150,42 @@ class Writer:
         )
         return decided
 
-    def keep(self, words: Iterable[str]) -> None:
+    def reserve_words(self, words: Iterable[str]) -> None:
         """Let no remark in passing name these words."""
-        self.kept = tuple(dict.fromkeys((*self.kept, *words)))
+        self.reserved_words = tuple(dict.fromkeys((*self.reserved_words, *words)))
 
     def gives_away(self, text: str, *, but: str = "") -> bool:
-        """Return whether a text names a kept word that the text `but` does not name."""
-        return any(carries(text, word) and not (but and carries(but, word)) for word in self.kept)
+        """Return whether a text names a reserved word that the text `but` does not name."""
+        return any(carries(text, word) and not (but and carries(but, word)) for word in self.reserved_words)
 
-    def places(self, count: int, first: int, last: int) -> list[int]:
+    def draw_places(self, count: int, first: int, last: int) -> list[int]:
         """Return different places of exchanges in [first, last), in order."""
         return sorted(self.random.sample(range(first, max(last, first + count)), count))
 
     # ── saying ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def say(self, role: str, text: str, topic: str = "", part: str = "filler") -> None:
+    def add_message(self, role: str, text: str, topic: str = "", part: str = "filler") -> None:
         """Add a message, seconds after the previous one; 1 in 40 user messages starts on another day."""
         self.now += timedelta(seconds=self.random.randint(15, 90))
         if role == "user" and self.random.random() < 1 / 40:
             self.now += timedelta(hours=self.random.randint(12, 40))
         self.said.append(Said(role=role, text=text, created_at=self.now, topic=topic, part=part))
 
-    def state(self, statement: Statement) -> None:
+    def add_statement(self, statement: Statement) -> None:
         """Say a fact or its correction, and acknowledge it."""
         self.proposals.append((len(self.said), statement.proposal))
-        self.say("user", statement.text, statement.topic, statement.part)
+        self.add_message("user", statement.text, statement.topic, statement.part)
         reply = self.random.choice(self.phrases.acknowledged).format(v=statement.value)
-        self.say("assistant", reply, statement.topic, "reply")
+        self.add_message("assistant", reply, statement.topic, "reply")
 
-    def small_talk(self) -> None:
+    def add_small_talk(self) -> None:
         """Add an exchange of small talk."""
-        self.say("user", self._choose_harmless(self.phrases.bland))
-        self.say("assistant", self._choose_harmless(self.phrases.nods))
+        self.add_message("user", self._choose_harmless(self.phrases.bland))
+        self.add_message("assistant", self._choose_harmless(self.phrases.nods))
 
-    def remark(self, texts: Sequence[str], rivals: Sequence[str], topic: str = "", *, echo: str = "") -> None:
+    def add_remark(
+        self, texts: Sequence[str], rivals: Sequence[str], topic: str = "", *, echo: str = ""
+    ) -> None:
         """Add a remark in passing that names rivals, and no answer except `echo`; small talk if none can be found."""
         for _ in range(TRIES):
             first_rival, second_rival = self.random.sample(rivals, 2)
@@ -198,11 +200,11 @@ class Writer:
             if not self.gives_away(opener + text, but=echo):
                 break
         else:
-            self.small_talk()
+            self.add_small_talk()
             return
         if echo:
             self.echoes.setdefault(topic, []).append(opener + text)
-        self.say("user", opener + text, topic, "echo" if echo else "noise")
+        self.add_message("user", opener + text, topic, "echo" if echo else "noise")
         # A reply such as "{a} comes up a lot" is said of a name that the remark holds, never of a number.
         has_capitals = first_rival.casefold() != first_rival
         has_currency = first_rival != without_currency(first_rival)
@@ -210,7 +212,7 @@ class Writer:
         replies = [
             reply.format(a=first_rival) for reply in self.phrases.replies if is_name or "{a}" not in reply
         ]
-        self.say("assistant", self._choose_harmless(replies), topic, "noise")
+        self.add_message("assistant", self._choose_harmless(replies), topic, "noise")
 
     def _choose_harmless(self, texts: Sequence[str]) -> str:
         """Return one of the texts that name no answer, drawn by chance."""
@@ -257,13 +259,13 @@ class Writer:
         decided: dict[str, str] = {}
         for place in range(turns // 2):
             if place in stated:
-                self.state(stated[place])
+                self.add_statement(stated[place])
                 decided[stated[place].topic] = stated[place].value
                 continue
             kind = kinds[place]
             fitting = [decision for decision in about if _texts_of_kind(decision.topic, kind)] if kind else []
             if not fitting:
-                self.small_talk()
+                self.add_small_talk()
                 continue
             if not decisions_to_come.get(kind):
                 decisions_to_come[kind] = self.random.sample(fitting, len(fitting))
@@ -272,14 +274,14 @@ class Writer:
             value = decided.get(decision.topic.name, "")
             if kind == "echo" and not value:
                 kind = "noise"
-            self.remark(
+            self.add_remark(
                 _texts_of_kind(decision.topic, kind),
                 decision.rivals,
                 decision.topic.name,
                 echo=value if kind == "echo" else "",
             )
         if turns % 2:
-            self.say("user", self._choose_harmless(self.phrases.bland))
+            self.add_message("user", self._choose_harmless(self.phrases.bland))
         probes_in_order = [replace(probe, after=probe.after or turns) for probe in probes]
         self.random.shuffle(probes_in_order)
         probes_in_order.sort(key=lambda probe: probe.after)
