@@ -150,8 +150,8 @@ def scenario_conversation(scenario: Scenario) -> Conversation:
     questions: list[Question] = []
     for probe in scenario.probes:
         stated = [
-            place
-            for place, message in enumerate(scenario.said)
+            index
+            for index, message in enumerate(scenario.said)
             if message.topic == probe.topic and message.part in ("fact", "correction")
         ]
         gold = frozenset(stated[-1:])
@@ -313,7 +313,7 @@ class _Memories:
             return []
         if row is Row.GOLD:
             return [
-                _format_dated_line(self.said[place], self.said[place].text) for place in sorted(question.gold)
+                _format_dated_line(self.said[index], self.said[index].text) for index in sorted(question.gold)
             ]
         if row is Row.RECALL:
             return await self._recall_within(question.text, budget)

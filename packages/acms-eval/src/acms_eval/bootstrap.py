@@ -47,8 +47,8 @@ def draw_weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = R
 def _draw_weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[np.float64]:
     random = np.random.default_rng(seed)
     members: dict[Hashable, list[int]] = {}
-    for place, cluster in enumerate(clusters):
-        members.setdefault(cluster, []).append(place)
+    for index, cluster in enumerate(clusters):
+        members.setdefault(cluster, []).append(index)
     drawn = random.multinomial(len(members), np.full(len(members), 1 / len(members)), size=rounds)
     drawn_shares = np.zeros((rounds, len(clusters)))
     for draw_counts, places in zip(drawn.T, members.values(), strict=True):

@@ -135,40 +135,40 @@ class _Drawing:
         self.axes: Axes = self.figure.add_subplot()
         self.figure.suptitle(title, x=0.025, ha="left", fontsize=15, fontweight="bold", color=TITLE[0])
         if len(names) > 1:
-            handles = [self._series_line(place, [], []) for place in range(len(names))]
+            handles = [self._series_line(index, [], []) for index in range(len(names))]
             self.figure.legend(handles, names, loc="outside lower left", ncols=columns)
         if chart.kind == "rows":
             self._draw_rows(rows, row)
         else:
             self._draw_plane()
 
-    def _style(self, place: int) -> int:
-        style = self.chart.series[place].style
-        return (place if style is None else style) % len(SERIES)
+    def _style(self, index: int) -> int:
+        style = self.chart.series[index].style
+        return (index if style is None else style) % len(SERIES)
 
-    def _series_line(self, place: int, x: Sequence[float], y: Sequence[float]) -> Line2D:
-        """Return a line of a series, as it is drawn and as the legend shows it."""
-        style, lines = self._style(place), self.chart.kind == "lines"
-        dash = _DASHED if self.chart.series[place].dashed else _DASHES[style % len(_DASHES)]
+    def _series_line(self, index: int, x: Sequence[float], y: Sequence[float]) -> Line2D:
+        """Return the line of a series, for the chart or for the legend."""
+        style, lines = self._style(index), self.chart.kind == "lines"
+        dash = _DASHED if self.chart.series[index].dashed else _DASHES[style % len(_DASHES)]
         return Line2D(
             x, y, color=SERIES[style][0], marker=_MARKS[style], markersize=6, markeredgewidth=0,
-            linestyle=dash if lines else "none", linewidth=2 if place else 3, zorder=20 - place,
+            linestyle=dash if lines else "none", linewidth=2 if index else 3, zorder=20 - index,
         )  # fmt: skip
 
     def _draw_mark(
-        self, place: int, x: float, y: float, mark_text: str, *, size: float = 7, alpha: float = 1
+        self, index: int, x: float, y: float, mark_text: str, *, size: float = 7, alpha: float = 1
     ) -> None:
-        style = self._style(place)
+        style = self._style(index)
         self.axes.plot(
             [x], [y], color=SERIES[style][0], marker=_MARKS[style], markersize=size, markeredgewidth=0,
-            linestyle="none", alpha=alpha, zorder=40 - place, gid=f"mark-{len(self.mark_texts)}",
+            linestyle="none", alpha=alpha, zorder=40 - index, gid=f"mark-{len(self.mark_texts)}",
         )  # fmt: skip
         self.mark_texts.append(mark_text)
 
     def _draw_plane(self) -> None:
         """Draw lines or points over two axes."""
         chart, axes = self.chart, self.axes
-        for place, series in reversed([*enumerate(chart.series)]):
+        for index, series in reversed([*enumerate(chart.series)]):
             points = series.points
             if chart.kind == "lines":
                 points = sorted(points, key=lambda point: axis_position(point.x))
@@ -179,7 +179,7 @@ class _Drawing:
             ]
             if chart.kind == "lines":
                 axes.add_line(
-                    line := self._series_line(place, [x for x, _, _ in drawable], [y for _, y, _ in drawable])
+                    line := self._series_line(index, [x for x, _, _ in drawable], [y for _, y, _ in drawable])
                 )
                 line.set(marker="none", gid="class-line")
             strong = any(point.strong for point in points)
@@ -193,7 +193,7 @@ class _Drawing:
                     if strong:
                         size = 12 if point.strong else 6
                     self._draw_mark(
-                        place, x, y, mark_text, size=size, alpha=0.55 if strong and not point.strong else 1
+                        index, x, y, mark_text, size=size, alpha=0.55 if strong and not point.strong else 1
                     )
         places = [axis_position(point.x) for series in chart.series for point in series.points]
         _scale_axis(axes.xaxis, chart.x, places, at_data=chart.kind == "lines")
@@ -227,23 +227,23 @@ class _Drawing:
         """Draw the marks of one row and return their values, the ends of intervals included."""
         chart, axes, count = self.chart, self.axes, len(self.chart.series)
         values: list[float] = []
-        for place, series in enumerate(chart.series):
+        for index, series in enumerate(chart.series):
             for point in series.points:
                 mark_x, low, high = _drawable_value(point, chart.y), point.low, point.high
                 if str(point.x) != name or not isfinite(mark_x):
                     continue
-                mark_y = row + (place - (count - 1) / 2) * mark_distance
+                mark_y = row + (index - (count - 1) / 2) * mark_distance
                 if (
                     low is not None
                     and high is not None
                     and _can_show(low, chart.y)
                     and _can_show(high, chart.y)
                 ):
-                    colour = SERIES[self._style(place)][0]
+                    colour = SERIES[self._style(index)][0]
                     axes.plot([low, high], [mark_y, mark_y], color=colour, linewidth=2, gid="class-whisker")
                     values += [low, high]
                 self._draw_mark(
-                    place,
+                    index,
                     mark_x,
                     mark_y,
                     f"{series.name}, {name}: {format_with_interval(point, chart.y.unit)}",

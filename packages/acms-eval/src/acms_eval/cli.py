@@ -491,8 +491,8 @@ def _show_section(screen: Screen, section: Section) -> None:
         screen.line()
         screen.line(table.title)
         for places in _split_columns(table, None if screen.console is None else screen.console.width):
-            columns = [Column(table.heads[place], align_right=place > 0) for place in places]
-            screen.table(columns, [[row[place] for place in places] for row in table.rows])
+            columns = [Column(table.heads[index], align_right=index > 0) for index in places]
+            screen.table(columns, [[row[index] for index in places] for row in table.rows])
 
 
 def _split_columns(table: Table, room: int | None) -> list[list[int]]:
@@ -502,18 +502,18 @@ def _split_columns(table: Table, room: int | None) -> list[list[int]]:
     """
     blocks = [[0]]
     used_width = label_width = _column_width(table, 0) + 1
-    for place in range(1, len(table.heads)):
-        width = _column_width(table, place)
+    for index in range(1, len(table.heads)):
+        width = _column_width(table, index)
         if room is not None and used_width + width > room and len(blocks[-1]) > 1:
             blocks.append([0])
             used_width = label_width
-        blocks[-1].append(place)
+        blocks[-1].append(index)
         used_width += width
     return blocks
 
 
-def _column_width(table: Table, place: int) -> int:
-    return 3 + max(len(row[place]) for row in (table.heads, *table.rows))
+def _column_width(table: Table, index: int) -> int:
+    return 3 + max(len(row[index]) for row in (table.heads, *table.rows))
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────

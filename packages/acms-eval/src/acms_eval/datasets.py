@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -339,24 +339,29 @@ def _places_by_turn(places: Mapping[str, int]) -> dict[_Turn, int]:
 
 def _gold_places(evidence: Json, places: Mapping[str, int], turns: Mapping[_Turn, int]) -> Iterator[int]:
     """Yield the places of the messages that an annotation names: by their ids, by turns, or by ranges of these."""
+    if isinstance(evidence, dict):
+        evidence = list(evidence.values())
+    if isinstance(evidence, list):
+        for annotation in evidence:
+            nested = annotation if isinstance(annotation, str | list | dict) else str(annotation)
+            yield from _gold_places(nested, places, turns)
     if not isinstance(evidence, str):
-        annotations = evidence.values() if isinstance(evidence, dict) else evidence
-        for annotation in annotations if isinstance(annotations, Iterable) else ():
-            yield from _gold_places(
-                annotation if isinstance(annotation, str | list | dict) else str(annotation), places, turns
-            )
         return
-    yield from (places[id] for id in _read_ids(evidence) if id in places)
+    for id in _read_ids(evidence):
+        if id in places:
+            yield places[id]
     for match in _TURNS.finditer(evidence):
-        session, turn, last_session, last_turn, last_of_session = (
-            number and int(number) for number in match.groups()
-        )
-        first = (int(session or 0), int(turn or 0))
-        end = (int(last_session or first[0]), int(last_turn or last_of_session or first[1]))
-        if end == first:
-            yield from (turns[first],) if first in turns else ()
-        else:
-            yield from (place for turn, place in turns.items() if first <= turn <= end)
+        session, turn, last_session, last_turn, last_of_session = [
+            int(number or 0) for number in match.groups()
+        ]
+        first = (session, turn)
+        last = (last_session or session, last_turn or last_of_session or turn)
+        if last == first and first in turns:
+            yield turns[first]
+        elif last != first:
+            for position, place in turns.items():
+                if first <= position <= last:
+                    yield place
 
 
 def _read_beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:

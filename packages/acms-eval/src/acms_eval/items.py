@@ -119,14 +119,14 @@ def precision_at(k: int, found: Sequence[str], expected: Collection[str]) -> flo
 def ndcg_at(k: int, found: Sequence[str], expected: Collection[str]) -> float:
     """Return the discounted gain of the first k over that of the best order; 0 where nothing is expected."""
     expected_ids = set(expected)
-    best_gain = sum(1 / log2(place + 2) for place in range(min(k, len(expected_ids))))
-    gain = sum(1 / log2(place + 2) for place, id in enumerate(found[:k]) if id in expected_ids)
+    best_gain = sum(1 / log2(index + 2) for index in range(min(k, len(expected_ids))))
+    gain = sum(1 / log2(index + 2) for index, id in enumerate(found[:k]) if id in expected_ids)
     return gain / best_gain if best_gain else 0.0
 
 
 def reciprocal_rank_at(k: int, found: Sequence[str], expected: Collection[str]) -> float:
     """Return one over the place of the first that was expected; 0 when it is not among the first k."""
-    return next((1 / place for place, id in enumerate(found[:k], 1) if id in set(expected)), 0.0)
+    return next((1 / index for index, id in enumerate(found[:k], 1) if id in set(expected)), 0.0)
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

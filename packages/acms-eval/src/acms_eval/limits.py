@@ -47,7 +47,7 @@ def find_limits(rows: Sequence[Row], holds: float = HOLDS) -> list[Limit]:
 
 def _find_limit(curve: Sequence[Row], holds: float) -> Limit:
     ordered = sorted(curve, key=lambda row: row.at, reverse=curve[0].sweep in _EASY_LAST)
-    broken_at = next((place for place, row in enumerate(ordered) if row.answered < holds), None)
+    broken_at = next((index for index, row in enumerate(ordered) if row.answered < holds), None)
     shown_row = ordered[-1 if broken_at is None else broken_at]
     held_values = [row.at for row in ordered[:broken_at]]
     answered_by_list = list(shown_row.by_words.values())

@@ -153,7 +153,7 @@ def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:
     best_order[0] = 2
 
     def gain(ordered_grades: Sequence[int]) -> float:
-        return sum((2**grade - 1) / log2(place + 2) for place, grade in enumerate(ordered_grades[:k]))
+        return sum((2**grade - 1) / log2(index + 2) for index, grade in enumerate(ordered_grades[:k]))
 
     return gain(grades) / gain(best_order)
 

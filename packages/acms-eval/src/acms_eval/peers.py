@@ -227,7 +227,7 @@ class ChromaVectors(PlainVectors):
         """Add the vectors that are missing."""
         while new_items := self._said[self._added : self._added + 1000]:
             vectors = await self._embed_normalized([item.text for item in new_items])
-            ids = [str(self._added + place) for place in range(len(new_items))]
+            ids = [str(self._added + index) for index in range(len(new_items))]
             with _name_foreign_errors(self.name):
                 self._collection.add(ids=ids, embeddings=vectors)
             self._added += len(new_items)

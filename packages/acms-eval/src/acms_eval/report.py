@@ -61,9 +61,9 @@ class Document:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: str | Path, beside: Mapping[str, str] | None = None) -> list[Path]:
-        """Write report.json, report.md, report.html, charts/*.svg and what goes beside them; returns the files.
+        """Write report.json, report.md, report.html, charts/*.svg and the texts of `beside`, by name; return the files.
 
-        A folder that is missing is made; what an earlier report left there under these names is replaced.
+        A missing folder is created. Files of these names are replaced.
         """
         from acms_eval.charts import draw_svg  # it brings matplotlib
 

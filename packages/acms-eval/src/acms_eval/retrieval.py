@@ -213,20 +213,27 @@ async def _ask_questions(
 ) -> list[QuestionFigures]:
     """Tell a system a conversation, and ask it the questions at these places."""
 
-    def tell(done: int) -> None:
+    def report_done(done: int) -> None:
         if progress is not None:
-            dataset, at, of = conversation.dataset, conversation.name, len(conversation.questions)
-            progress(Progress(dataset=dataset, conversation=at, system=name, done=done, of=of))
+            progress(
+                Progress(
+                    dataset=conversation.dataset,
+                    conversation=conversation.name,
+                    system=name,
+                    done=done,
+                    of=len(conversation.questions),
+                )
+            )
 
-    tell(0)
+    report_done(0)
     for said in conversation.said:
         await system.tell(said)
     await system.settle()
     rows: list[QuestionFigures] = []
     first_places = conversation.first_occurrences()
-    for place in places:
-        rows.append(await _ask_question(system, name, conversation, place, first_places))
-        tell(place + 1)
+    for index in places:
+        rows.append(await _ask_question(system, name, conversation, index, first_places))
+        report_done(index + 1)
     return rows
 
 

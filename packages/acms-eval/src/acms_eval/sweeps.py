@@ -420,10 +420,10 @@ async def measure_latencies(
                     background.append(time.perf_counter() - told_at)
                 told_count = stop
                 recall: list[float] = []
-                for place in range(asks):
+                for index in range(asks):
                     start = time.perf_counter()
                     await system.ask(
-                        scenario_told.probes[place % len(scenario_told.probes)].question,
+                        scenario_told.probes[index % len(scenario_told.probes)].question,
                         scenario_told.budget,
                     )
                     recall.append(time.perf_counter() - start)
