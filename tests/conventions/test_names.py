@@ -54,7 +54,7 @@ OTHERWISE = {
     "said": "acms_eval.nouns.Said",
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """
-        acms_eval.baselines._units contract.caller_cache.units
+        contract.caller_cache.units
     """,
 }
 #: Names that are still to be changed. This list only shrinks.
