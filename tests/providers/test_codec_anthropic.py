@@ -143,7 +143,10 @@ def test_the_name_of_a_user_stands_before_the_text_and_no_other_is_sent() -> Non
         ("assistant", ["Hi."]),
         ("user", [orphan]),
     ]
-    assert NEW.notes(messages[:1]) == NEW.notes(messages[:3])
+    assert NEW.notes(messages[:2]) == ()
+    assert NEW.notes(messages[:3]) == (
+        "names are left out of messages that are not the user's: the format has no field for them",
+    )
     assert NEW.notes([make_message("user", "Hello.")]) == ()
 
 

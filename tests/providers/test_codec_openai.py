@@ -378,7 +378,6 @@ class TestNormal:
             "items that this API does not take are left out",
             "whether a tool result is an error is not sent",
             "a name the API has no field for is left out",
-            "a name the API has no field for stands before the text",
             "a tool call outside an assistant message is shown as text",
         }
 

@@ -24,9 +24,7 @@ BEGINNING = "(The beginning of the conversation is not shown.)"
 
 DEVELOPER = "developer messages are sent as system text"
 SYSTEM_AS_USER_TEXT = "system text after the first message is sent as text of the user, marked as a reminder"
-NAMES_IN_TEXT = (
-    "a name, for which the format has no place, stands before the text of a user, and is left out elsewhere"
-)
+NAMES_OMITTED = "names are left out of messages that are not the user's: the format has no field for them"
 BLANK_TEXTS_OMITTED = "texts without a word are left out: the provider refuses them"
 ORPHANS_AS_TEXT = "tool results without a call are sent as text of the user, marked as a tool result"
 RESULTS_ADDED = "tool calls without a result get one that says so"
@@ -154,13 +152,13 @@ class Arranging:
         A compaction that replaces everything before it is set aside, to lead the prompt. `index` is the message's
         place in the prompt, which each part keeps.
         """
-        if message.name is not None:
-            self._notes[NAMES_IN_TEXT] = None
+        name = speaker_name(message)
+        if message.name is not None and not name:
+            self._notes[NAMES_OMITTED] = None
         role = Role.USER if message.role is Role.TOOL else message.role
         if role is Role.DEVELOPER:
             self._notes[DEVELOPER] = None
             role = Role.SYSTEM
-        name = speaker_name(message)
         turn: Turn | None = None
         calls: list[_Call] = []
         for original in self._split_parts(message):

@@ -543,7 +543,6 @@ def _name_speaker_in_text(message: PromptMessage, parts: Sequence[Part], note: N
     if message.role is not Role.USER or not name.strip():
         note("a name the API has no field for is left out")
         return parts
-    note("a name the API has no field for stands before the text")
     first_part = parts[0]
     if isinstance(first_part, Text):
         return [Text(f"{name}: {first_part.text}"), *parts[1:]]
