@@ -301,9 +301,30 @@ async def test_wrong_arguments_are_named(
     assert await session.context_id() is None, "nothing was stored"
 
 
-async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Client) -> None:
-    error = error_of_result(await client.call_tool("recall", {"query": "x", "colour": "red"}), "VALIDATION")
-    assert error["options"] == ["this tool takes query, budget, scope, where, limit"]
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        (
+            "recall",
+            {"query": "x", "colour": "red"},
+            "colour: is not a known argument; the arguments are query, budget, scope, where, limit",
+        ),
+        ("recall", {"qurey": "x"}, "qurey: is not a known argument; did you mean query?"),
+        ("facts", {"at": "tomorrow"}, "at: is not a known argument; did you mean valid_at?"),
+        ("facts", {"validAt": "2026-01-01"}, "validAt: is not a known argument; did you mean valid_at?"),
+    ],
+)
+async def test_an_unknown_argument_is_answered_with_the_nearest_or_all_known_ones(
+    client: Client, tool: str, arguments: dict[str, Any], message: str
+) -> None:
+    error = error_of_result(await client.call_tool(tool, arguments), "VALIDATION")
+    assert error["message"] == message
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+async def test_every_tool_refuses_an_unknown_argument_by_name(client: Client, tool: str) -> None:
+    error = error_of_result(await client.call_tool(tool, {"colour": "red"}), "VALIDATION")
+    assert error["argument"] == "colour"
 
 
 async def test_an_unknown_tool_resource_or_prompt_is_an_error_of_the_protocol(client: Client) -> None:

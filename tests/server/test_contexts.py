@@ -207,3 +207,35 @@ def test_etags_change_with_messages_and_with_nothing_else(service: Service) -> N
         service.client.patch(at, json={"name": "named"}),
     ):
         assert reply.headers["etag"] == f'"{message["id"]}"'
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "detail"),
+    [
+        ("GET", "/window?budgt=4", None, "budgt: is not a known parameter; did you mean budget?"),
+        ("GET", "/window?budget=4&at=1", None, "at: is not a known parameter; did you mean atVersion?"),
+        ("GET", "?x=1", None, "x: is not a known parameter"),
+        ("GET", "/policy?colour=red", None, "colour: is not a known parameter"),
+        ("DELETE", "/entries?verfy=true", None, "verfy: is not a known parameter; did you mean verify?"),
+        ("POST", "/recall", {"qurey": "tea"}, "qurey: is not a known field; did you mean query?"),
+        (
+            "POST",
+            "",
+            {"policyConfig": {"treshold": 0.5}},
+            "policyConfig.treshold: is not a known field; did you mean threshold?",
+        ),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_known_one(
+    sqlite_service: Service, method: str, path: str, body: dict[str, Any] | None, detail: str
+) -> None:
+    context = "" if body and "policyConfig" in body else f"/{sqlite_service.create()}"
+    problem = sqlite_service.client.request(method, f"/contexts{context}{path}", json=body)
+    assert (problem.status_code, problem.json()["detail"]) == (400, detail)
+
+
+def test_an_unknown_name_unlike_any_other_is_answered_with_all_of_them(sqlite_service: Service) -> None:
+    problem = sqlite_service.client.get("/jobs", params={"colour": "red"}).json()
+    known = "colour: is not a known parameter; the parameters are "
+    assert problem["detail"].startswith(known)
+    assert set(problem["detail"].removeprefix(known).split(", ")) >= {"limit", "cursor"}

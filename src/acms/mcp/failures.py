@@ -12,7 +12,12 @@ from mcp_types import CallToolResult, TextContent
 from acms.contract import problem_details
 from acms.errors import ACMSError, RateLimitError, ValidationError
 from acms.model import Json
-from acms.runtime.input_errors import describe_input_error
+from acms.runtime.input_errors import (
+    UNKNOWN_NAME,
+    build_unknown_name_error,
+    describe_input_error,
+    select_input_error,
+)
 
 __all__ = [
     "build_argument_error",
@@ -92,12 +97,9 @@ def _select_advice(error: ACMSError) -> list[str]:
 
 
 def build_argument_error(error: pydantic.ValidationError, argument_names: Collection[str]) -> ValidationError:
-    """Return the first error in the arguments of a tool; `argument_names` are the names that it takes."""
-    first_error = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(step)[:64] for step in first_error["loc"]) or "arguments"
-    if first_error["type"] != "extra_forbidden":
-        return ValidationError(describe_input_error(first_error), field=field)
-    takes = (
-        f"this tool takes {', '.join(argument_names)}" if argument_names else "this tool takes no arguments"
-    )
-    return ValidationError("is not an argument of this tool", field=field, options=(takes,))
+    """Return the error for wrong arguments of a tool; `argument_names` are the names that it takes."""
+    details = select_input_error(error.errors(include_url=False, include_input=False))
+    field = ".".join(str(step)[:64] for step in details["loc"]) or "arguments"
+    if details["type"] == UNKNOWN_NAME:
+        return build_unknown_name_error(field, "argument", argument_names)
+    return ValidationError(describe_input_error(details), field=field)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
-__all__ = ["describe_input_error"]
+from acms.errors import ValidationError
 
+__all__ = ["UNKNOWN_NAME", "build_unknown_name_error", "describe_input_error", "select_input_error"]
+
+_Details = TypeVar("_Details", bound=Mapping[str, Any])
+UNKNOWN_NAME = "extra_forbidden"
+"""Type of the error about a name that the schema does not have."""
 _MESSAGES: Mapping[str, str] = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
     "dict_type": "must be an object",
     "enum": "must be one of {expected}",
-    "extra_forbidden": "is not known here",
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "greater_than": "must be greater than {gt}",
@@ -55,3 +61,36 @@ def describe_input_error(details: Mapping[str, Any]) -> str:
         return template.format_map(context)
     message = str(details["msg"]).replace("Input should", "must", 1)
     return message[:1].lower() + message[1:]
+
+
+def select_input_error(details: Sequence[_Details]) -> _Details:
+    """Return the error to report: an unknown name, because a misspelt one also counts as missing, or the first."""
+    for one in details:
+        if one["type"] == UNKNOWN_NAME:
+            return one
+    return details[0]
+
+
+def build_unknown_name_error(field: str, kind: str, known_names: Collection[str]) -> ValidationError:
+    """Return the error for an unknown name of a kind, such as "parameter".
+
+    It suggests the nearest known name, or lists all of them if none is near.
+    """
+    similar_name = _find_similar_name(field.rpartition(".")[2], known_names)
+    if similar_name is not None:
+        return ValidationError(f"is not a known {kind}; did you mean {similar_name}?", field=field)
+    known = f"; the {kind}s are {', '.join(known_names)}" if known_names else ""
+    return ValidationError(f"is not a known {kind}{known}", field=field)
+
+
+def _find_similar_name(name: str, known_names: Collection[str]) -> str | None:
+    """Return the known name that is spelt most alike, or has the name as one of its words, or None."""
+    by_letters = {known.replace("_", "").lower(): known for known in known_names}
+    similar = get_close_matches(name.replace("_", "").lower(), by_letters, n=1)
+    if similar:
+        return by_letters[similar[0]]
+    for known in known_names:
+        words = re.sub(r"([A-Z])", r"_\1", known).lower().split("_")
+        if name.lower() in words:
+            return known
+    return None

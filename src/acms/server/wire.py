@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import pydantic
 from pydantic.alias_generators import to_camel
@@ -13,7 +13,12 @@ from pydantic_core import ErrorDetails
 
 from acms.errors import ValidationError
 from acms.model import Json
-from acms.runtime.input_errors import describe_input_error
+from acms.runtime.input_errors import (
+    UNKNOWN_NAME,
+    build_unknown_name_error,
+    describe_input_error,
+    select_input_error,
+)
 from acms.server.operation import Body, Operation, Query
 
 __all__ = ["encode_json", "parse_query_parameters", "parse_request_body", "with_wire_field_name"]
@@ -55,17 +60,15 @@ def _validate_body(model: type[Body], data: bytes) -> Body:
     try:
         return model.model_validate_json(data)
     except pydantic.ValidationError as error:
-        first_error = _first_error(error)
-        if first_error["type"] == "json_invalid":
+        details = _select_error(error)
+        if details["type"] == "json_invalid":
             _parse_strict_json(data)  # raises an error that names the fault and its position
-            raise ValidationError(
-                f"is no JSON that is understood: {first_error['msg']}", field="body"
-            ) from None
-        raise _build_validation_error(first_error, "body") from None
+            raise ValidationError(f"is no JSON that is understood: {details['msg']}", field="body") from None
+        raise _build_validation_error(details, model, "field") from None
 
 
-def _first_error(error: pydantic.ValidationError) -> ErrorDetails:
-    return error.errors(include_url=False, include_input=False)[0]
+def _select_error(error: pydantic.ValidationError) -> ErrorDetails:
+    return select_input_error(error.errors(include_url=False, include_input=False))
 
 
 def parse_query_parameters(operation: Operation, pairs: Sequence[tuple[str, str]]) -> Query | None:
@@ -80,7 +83,7 @@ def parse_query_parameters(operation: Operation, pairs: Sequence[tuple[str, str]
     if operation.query is not None:
         return _validate_query(operation.query, texts)
     for name in texts:
-        raise ValidationError("is not a parameter of this operation", field=name[:64])
+        raise build_unknown_name_error(name[:64], "parameter", ())
     return None
 
 
@@ -89,7 +92,7 @@ def _validate_query(model: type[Query], texts: Mapping[str, str]) -> Query:
     try:
         query = model.model_validate(texts)
     except pydantic.ValidationError as error:
-        raise _build_validation_error(_first_error(error), "query") from None
+        raise _build_validation_error(_select_error(error), model, "parameter") from None
     for name, field in model.model_fields.items():
         wire_name = field.alias or name
         is_number = type(getattr(query, name)) is int and wire_name in texts
@@ -98,7 +101,9 @@ def _validate_query(model: type[Query], texts: Mapping[str, str]) -> Query:
     return query
 
 
-def _build_validation_error(error: ErrorDetails, default_field: str) -> ValidationError:
+def _build_validation_error(
+    error: ErrorDetails, model: type[pydantic.BaseModel], kind: Literal["field", "parameter"]
+) -> ValidationError:
     """Convert an error of pydantic to a `ValidationError` with the path of the field and a message."""
     field = ""
     for step in error["loc"]:
@@ -106,7 +111,31 @@ def _build_validation_error(error: ErrorDetails, default_field: str) -> Validati
             field += f"[{step}]"
         elif "[" not in step and "(" not in step:  # steps with brackets name Python types of a union
             field += f".{step[:64]}" if field else step[:64]
-    return ValidationError(describe_input_error(error), field=field or default_field)
+    if error["type"] == UNKNOWN_NAME:
+        return build_unknown_name_error(field, kind, _find_known_names(model, error["loc"]))
+    return ValidationError(
+        describe_input_error(error), field=field or ("body" if kind == "field" else "query")
+    )
+
+
+def _find_known_names(model: type[pydantic.BaseModel], path: Sequence[int | str]) -> Sequence[str]:
+    """Return the names that the object of an unknown name may have; none if it may be of several kinds."""
+    for step in path[:-1]:
+        if isinstance(step, int):
+            continue
+        fields = [field for name, field in model.model_fields.items() if step in (name, field.alias)]
+        models = [found for field in fields for found in _find_models(field.annotation)]
+        if len(models) != 1:
+            return ()
+        model = models[0]
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _find_models(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    """Return the models in the type of a field."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _find_models(argument)]
 
 
 def with_wire_field_name(error: ValidationError) -> ValidationError:
