@@ -239,3 +239,29 @@ def test_an_unknown_name_unlike_any_other_is_answered_with_all_of_them(sqlite_se
     known = "colour: is not a known parameter; the parameters are "
     assert problem["detail"].startswith(known)
     assert set(problem["detail"].removeprefix(known).split(", ")) >= {"limit", "cursor"}
+
+
+def test_errors_speak_of_contexts_as_the_paths_do(sqlite_service: Service) -> None:
+    """Names that a client chose, and `session` as the name of a filter, stay unchanged."""
+    client, context, other = sqlite_service.client, sqlite_service.talk("tea"), sqlite_service.talk("coffee")
+    merge = f"/contexts/{context}/merge"
+    recall = f"/contexts/{context}/recall"
+    problems = [
+        client.get("/contexts/c_absent"),
+        client.get(f"/contexts/{context}/entries/my session"),
+        client.delete(f"/contexts/{context}/tags/my session"),
+        client.get(merge, params={"other": other}),
+        client.post(recall, json={"query": "tea", "scope": "namespace"}),
+        client.post(recall, json={"query": "tea", "where": {"session": ""}}),
+    ]
+    assert [one.json()["detail"] for one in problems] == [
+        "no context is named 'c_absent'",
+        f"the context '{context}' has no entry 'my session'",
+        "this context has no tag 'my session'",
+        "other: has no history in common with this context: only forks of one tree can be merged",
+        "scope: the contexts of the namespace 'default' may be anybody's,"
+        " and one must not find what another has said",
+        "where.session: must not be empty",
+    ]
+    wrong_filter = client.post(recall, json={"query": "tea", "where": {"colour": "red"}}).json()
+    assert "filter by role, actor, marker, metadata, after, before, session" in wrong_filter["options"]

@@ -2640,6 +2640,7 @@ export interface components {
             jobId?: string;
             options: string[];
             provider?: string;
+            pythonDetail?: string;
             pythonOptions?: string[];
             requestId: string;
             required?: number;

@@ -156,6 +156,8 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 """The engine's options as patterns, each with its equivalent over HTTP."""
+_SESSION = re.compile(r"((?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|, session\b)|\b(?:session or context|session)(s?)\b")
+"""A quoted text or a name in a list (group 1), or the engine's word for a context and its plural (group 2)."""
 _CLASSES: Mapping[str, type[ACMSError]] = {
     kind.code: kind
     for kind in vars(errors).values()
@@ -179,7 +181,9 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     """Serialize an error as a problem; the message of an internal error is not exposed."""
     status = status_of(error)
     is_internal = status == 500
-    detail = "the service failed; its log has details under the request id" if is_internal else str(error)
+    detail = "the service failed; its log has details under the request id"
+    if not is_internal:
+        detail = _detail_for_http(error)
     options = [] if is_internal else translate_options(error)
     problem: dict[str, Json] = {
         "type": f"urn:acms:error:{error.code.lower()}",
@@ -192,6 +196,8 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         "requestId": request_id,
     }
     is_for_callers = not is_internal and error.code not in _OPERATORS
+    if is_for_callers and detail != str(error):
+        problem["pythonDetail"] = str(error)
     if is_for_callers and options != list(error.options):
         problem["pythonOptions"] = list(error.options)
     problem.update(_serialize_members(error))
@@ -202,7 +208,7 @@ def _serialize_members(error: ACMSError) -> dict[str, Json]:
     """Return the members of a problem that only some errors have, such as the invalid field."""
     match error:
         case ValidationError() if error.field:
-            message = str(error).removeprefix(f"{error.field}: ")
+            message = _detail_for_http(error).removeprefix(f"{error.field}: ")
             return {"errors": [{"field": error.field, "message": message}]}
         case TokenBudgetExceededError():
             members: dict[str, Json] = {"budget": error.budget, "required": error.required}
@@ -237,12 +243,26 @@ def _option_for_http(option: str) -> str:
         match = pattern.fullmatch(option)
         if match is not None:
             return match.expand(translation)
-    return option
+    return _say_context(option)
+
+
+def _detail_for_http(error: ACMSError) -> str:
+    """Return the message of an error in the words of the paths, behind the unchanged name of its field."""
+    message = str(error)
+    prefix = f"{error.field}: " if isinstance(error, ValidationError) else ""
+    if not message.startswith(prefix):
+        prefix = ""
+    return prefix + _say_context(message.removeprefix(prefix))
+
+
+def _say_context(text: str) -> str:
+    """Return a text with the word of the paths for a session: context. Quoted names and values stay unchanged."""
+    return _SESSION.sub(lambda match: match[1] or f"context{match[2]}", text)
 
 
 def parse_problem(problem: Mapping[str, Json]) -> ACMSError:
     """Parse a problem into the error it was made from; an unknown code becomes an `ACMSError`."""
-    code, detail = problem.get("code"), problem.get("detail")
+    code, detail = problem.get("code"), problem.get("pythonDetail", problem.get("detail"))
     error_class = _CLASSES.get(code, ACMSError) if isinstance(code, str) else ACMSError
     text = detail if isinstance(detail, str) else "the service answered with an error"
     values = _list_or_empty(problem.get("pythonOptions", problem.get("options")))

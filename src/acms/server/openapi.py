@@ -29,6 +29,7 @@ _PROBLEM: Mapping[str, Json] = {
         "code": {"type": "string", "enum": sorted(problem_details.STATUS)},
         "retryable": {"type": "boolean"},
         "options": {"type": "array", "items": {"type": "string"}},
+        "pythonDetail": {"type": "string"},
         "pythonOptions": {"type": "array", "items": {"type": "string"}},
         "requestId": {"type": "string"},
         "errors": {
