@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+import acms
+
 DOORS = [
     "acms",
     "acms.acs",
@@ -54,6 +56,13 @@ def test_star_import_and_dir_agree(door: ModuleType) -> None:
     exec(f"from {door.__name__} import *", namespace)
     assert set(door.__all__) <= set(namespace)
     assert set(door.__all__) <= set(dir(door)), "a lazily loaded name must show up in dir()"
+
+
+def test_dir_lists_no_name_that_only_the_code_of_the_package_uses() -> None:
+    names = {name for name in dir(acms) if not name.startswith("__")}
+    assert {name for name in names if not inspect.ismodule(getattr(acms, name))} == {*acms.__all__} - {
+        "__version__"
+    }
 
 
 def test_all_is_complete(door: ModuleType) -> None:
