@@ -121,8 +121,20 @@ def test_the_message_that_a_fact_was_made_from_stays_and_is_told(db: str, ids: d
 
 
 def test_a_name_that_nobody_has_is_told(db: str, ids: dict[str, str]) -> None:
-    found = run("erase", "--actor", "Anna", "--yes", "--db", db)
-    assert "everything 'Anna' said in every namespace: nothing was found to erase" in found.stdout
+    """A script that repeats erasures allows for those that were made before."""
+    missing = "everything 'Anna' said in every namespace: nothing was found to erase"
+    refused = run("erase", "--actor", "Anna", "--yes", "--db", db, code=1)
+    assert refused.stderr.startswith(f"error NOT_FOUND: {missing}\n")
+    error = json.loads(run("erase", "--actor", "Anna", "--yes", "--json", "--db", db, code=1).stderr)["error"]
+    assert (error["code"], error["message"]) == ("NOT_FOUND", missing)
+    run("erase", "--namespace-all", "nowhere", "--yes", "--db", db, code=1)
+    run("erase", "--actor", "Ana", "--yes", "--db", db)
+    repeated = ("erase", "--actor", "Ana", "--verify", "--yes", "--db", db)
+    run(*repeated, code=1)
+    assert "nothing was found to erase" in run(*repeated, "--missing-ok").stdout
+    assert call(*repeated, "--missing-ok")["ids"] == []
+    for _ in range(2):  # a namespace keeps its name, so it is found again
+        assert call("erase", "--namespace-all", "work", "--yes", "--db", db)["ids"]
 
 
 def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_path: Path) -> None:

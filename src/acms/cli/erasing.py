@@ -14,7 +14,7 @@ from acms.cli.base import Shell, Yes, build_session, define_command, resolve_ent
 from acms.cli.output import count_noun, shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
-from acms.errors import ValidationError
+from acms.errors import NotFoundError, ValidationError
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED, require_same_namespace
 from acms.model import Context
@@ -64,6 +64,10 @@ RewriteOption = Annotated[
     bool,
     typer.Option("--rewrite", help="Rewrite the file or the tables, so that no trace of the content stays."),
 ]
+MissingOption = Annotated[
+    bool,
+    typer.Option("--missing-ok", help="Exit with 0 if nothing is found, such as for a repeated erasure."),
+]
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", metavar="NAME", help="Namespace of the session.")
 ]
@@ -79,6 +83,7 @@ async def erase_content(
     whole_namespace: WholeOption = None,
     verify: VerifyOption = False,
     rewrite: RewriteOption = False,
+    missing_ok: MissingOption = False,
     yes: Yes = False,
     namespace: NamespaceOption = None,
 ) -> int:
@@ -86,7 +91,8 @@ async def erase_content(
 
     Edits of the content and all summaries and facts made from it are erased too; the entries of such a summary are
     active again. Source messages of an erased fact, and the originals of merged or copied entries, stay and are listed.
-    --verify also finds messages that were imported twice, and exits with 1 if anything is left. PostgreSQL keeps old
+    --verify also finds messages that were imported twice, and exits with 1 if anything is left. An actor or namespace
+    of whom nothing is stored, or no longer, is an error unless --missing-ok is given. PostgreSQL keeps old
     row versions in its files until --rewrite, which locks the tables. Pinned values, stored summaries, vectors in
     Chroma and copies elsewhere are not reached; the output lists them.
     """
@@ -115,6 +121,14 @@ async def erase_content(
             else:
                 ids = await _resolve_messages(storage, context, target.messages)
                 erasure = await erase_entries(storage, context.id, ids, **options)
+        if context is None and not erasure.ids and not missing_ok:
+            raise NotFoundError(
+                f"{description}: nothing was found to erase",
+                options=(
+                    "check the name and the namespace",
+                    "--missing-ok if it may have been erased before",
+                ),
+            )
         owners = {entry.context: await storage.context(entry.context) for entry in erasure.remaining}
     shell.show(
         {"what": description, **to_json_value(erasure)},
@@ -208,7 +222,7 @@ def _draw_erasure(shell: Shell, description: str, erasure: Erasure, owners: Mapp
             f" {len(erasure.cascaded)} of them summaries and facts made from others"
         )
     else:
-        shell.line(f"{description}: nothing was found to erase; check the name and the namespace", "yellow")
+        shell.line(f"{description}: nothing was found to erase", "yellow")
         return
     for entry in erasure.remaining[:LISTED]:
         context = owners[entry.context]
