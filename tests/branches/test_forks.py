@@ -648,7 +648,7 @@ async def test_a_tag_moves_only_when_told(store: Any) -> None:
 
 async def test_an_unknown_tag_lists_the_known_ones(store: Any) -> None:
     session = await session_with_points(store)
-    with pytest.raises(NotFoundError, match="none has a name") as refused:
+    with pytest.raises(NotFoundError, match="there are no tags") as refused:
         await session.fork(at="v5")
     assert refused.value.options == ("a version is a number: 5",)
     await session.tag("begin", 1)

@@ -126,7 +126,7 @@ def test_errors_of_forks_and_tags_say_what_to_do() -> None:
 
 
 def test_tags_are_given_moved_listed_and_taken_off() -> None:
-    assert run("tag", "user_123").stdout == "no version has a name\n"
+    assert run("tag", "user_123").stdout == "there are no tags\n"
     assert run("tag", "user_123", "now").stdout == "now is v6\n"
     assert call("tag", "user_123", "early", "2")["tags"] == {"early": 2, "now": 6}
     assert run("tag", "user_123", "now", "early", "--move").stdout == "now is v2\n"

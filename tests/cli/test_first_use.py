@@ -271,3 +271,51 @@ def test_the_guide_runs_from_its_first_line_in_an_empty_folder(
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            ("add", "talk", "user", ""),
+            "TEXT: must not be empty",
+            "give the text of the message, or - to read it from stdin",
+        ),
+        (
+            ("replace", "talk", "v1", " "),
+            "TEXT: must not be empty",
+            "give the text of the message, or - to read it from stdin",
+        ),
+        (("add", "", "user", "tea"), "SESSION: must not be empty", None),
+        (
+            ("recall", "talk", ""),
+            "QUERY: must not be blank",
+            "acms window --db {db} talk shows the newest messages without a query",
+        ),
+        (
+            ("prompt", "render", "talk", " "),
+            "QUERY: must not be blank",
+            "leave it out for the newest messages alone",
+        ),
+        (("pin", "user:1", "", "--value", "x"), "KEY: must have 1 to 512 characters, has 0", None),
+        (("facts", "state", "talk", "", "likes", "tea"), "SUBJECT: must have 1 to 255 characters", None),
+        (("merge", "talk", "talk"), "OTHER: is this session itself", None),
+        (
+            ("retract", "talk", "v99"),
+            "the session 'talk' has no entry 'v99'",
+            "acms history --db {db} SESSION lists the entries by version",
+        ),
+    ],
+)
+def test_an_error_about_an_argument_names_it_as_the_help_does(
+    tmp_path: Path, words: tuple[str, ...], message: str, hint: str | None
+) -> None:
+    db = str(tmp_path / "log.db")
+    run("add", "talk", "user", "I like tea.", "--db", db)
+    error = json.loads(run(*words, "--db", db, "--json", code=1).stderr)["error"]
+    assert (error["message"], error["options"]) == (message, [hint.format(db=db)] if hint else [])
+
+
+def test_a_word_that_is_no_command_leads_to_the_help() -> None:
+    assert "No such command 'status'. acms --help lists the commands." in run("status", code=2).stderr
+    assert "Did you mean 'recall'" in run("recal", code=2).stderr

@@ -92,7 +92,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_jobs_are_listed_newest_first(db: str) -> None:
     lines = run("jobs", "--db", db).stdout.splitlines()
-    assert lines[0].split() == ["id", "kind", "state", "session", "error", "attempt", "due"]
+    assert lines[0].split() == ["id", "kind", "state", "session", "note", "attempt", "due"]
     assert [line.split()[:4] for line in lines[1:]] == [
         ["3", "other", "ready", "talk"],
         ["2", "compact", "ready", "talk"],
@@ -229,6 +229,10 @@ def test_a_worker_writes_one_line_of_json_for_each_job(db: str) -> None:
         "2", "compact", "done", 1, None,
     )  # fmt: skip
     assert found["context"].startswith("c_")
+    (job,) = call("jobs", "--state", "done", "--db", db)["jobs"]
+    assert job["error"] is None
+    assert found["reason"] == job["reason"]
+    assert job["reason"].startswith("0 of 0 messages could be summarised")
     assert call("jobs", "--state", "ready", "--db", db)["jobs"][0]["kind"] == "other"
 
 

@@ -151,7 +151,7 @@ async def test_a_remote_view_ends_at_a_tag_for_good(service: Service) -> None:
         assert not await session.diff(session.at("then"))
         with pytest.raises(NotFoundError, match="there are: then"):
             await session.at("never").tags()
-        with pytest.raises(NotFoundError, match="none has a name"):
+        with pytest.raises(NotFoundError, match="there are no tags"):
             await client.session("unwritten").at("then").history()
 
 

@@ -203,7 +203,7 @@ async def test_a_view_at_a_tag_is_that_of_its_version(url: str) -> None:
         with pytest.raises(ValidationError):
             session.at("")
     async with ACMS("nobody", open_storage(url), None) as nobody:
-        with pytest.raises(NotFoundError, match="none has a name"):
+        with pytest.raises(NotFoundError, match="there are no tags"):
             await nobody.at("before").history()
 
 

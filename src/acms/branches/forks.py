@@ -354,7 +354,7 @@ async def _resolve_version(
 
 
 def _unknown_tag_error(name: str, tags: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
-    existing_names = "none has a name"
+    existing_names = "there are no tags"
     if tags:
         existing_names = f"there are: {', '.join(sorted(tags)[:_LISTED])}"
     if len(tags) > _LISTED:

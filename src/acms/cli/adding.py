@@ -17,6 +17,7 @@ from acms.cli.base import (
     resolve_entry,
 )
 from acms.cli.output import fields_of
+from acms.errors import ValidationError
 from acms.model import Json, Origin, Privacy, Role
 
 MessageText = Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message, or - for stdin.")]
@@ -29,6 +30,16 @@ def _read_text(text: str) -> str:
         return text
     with allow_interrupt():
         return sys.stdin.read().rstrip("\n")
+
+
+def _check_text(text: str) -> None:
+    """Raise `ValidationError` for a text without a word."""
+    if not text.strip():
+        raise ValidationError(
+            "must not be empty",
+            field="content",
+            options=("give the text of the message, or - to read it from stdin",),
+        )
 
 
 def _parse_metadata(text: str | None) -> dict[str, Json] | None:
@@ -94,6 +105,8 @@ async def add_message(
     the same.
     """
     content = _read_text(text)
+    if tool_call is None:  # the output of a tool may be empty
+        _check_text(content)
     details: dict[str, Any] = {
         "metadata": _parse_metadata(metadata),
         "created_at": created,
@@ -134,6 +147,7 @@ async def replace_message(shell: Shell, session: Session, entry: Entry, text: Me
     undo` reverts the replacement.
     """
     content = _read_text(text)
+    _check_text(content)
     async with shell.open_for_writing(session, works=False) as writer:
         id = await writer.replace(await resolve_entry(writer, entry), content)
     value = {"session": session, "id": id, "replaced": entry}

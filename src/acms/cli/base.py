@@ -111,6 +111,8 @@ class GroupedCommands(TyperGroup):
         """Return the command that the first word names; `eval` is in a package of its own."""
         if args[0] == "eval" and "eval" not in self.commands:
             ctx.fail("'eval' needs acms-eval: pip install ./packages/acms-eval, in a checkout")
+        if args[0] not in self.commands and not get_close_matches(args[0], self.commands):
+            ctx.fail(f"No such command {args[0]!r}. acms --help lists the commands.")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -354,9 +356,9 @@ def run_command(
 ) -> None:
     """Run a command and exit with its code; report errors without a traceback, unless ACMS_DEBUG is set.
 
-    `flags` maps Python argument names to the command's options. `given_flags` are the options with a value from the
-    caller: an error about one of them is wrong usage. `resumes` says that running the command again continues it after
-    an interruption.
+    `flags` maps Python names to the command's options and arguments. `given_flags` are the options with a value from
+    the caller: an error about one of them is wrong usage. `resumes` says that running the command again continues it
+    after an interruption.
     """
     code = 1
     try:
@@ -565,10 +567,21 @@ def _find_given_flags(context: typer.Context) -> set[str]:
     return given
 
 
+_ARGUMENT_NAMES = {"session_id": "SESSION", "content": "TEXT"}
+"""Arguments of commands whose Python argument has another name."""
+
+
 def _map_flags(context: typer.Context) -> dict[str, str]:
-    """Return the options of a command by the Python names of their arguments."""
+    """Return the options and arguments of a command, as its help shows them, by their Python names."""
+    arguments = {
+        parameter.name or "": (parameter.metavar or "").strip("[]")
+        for parameter in context.command.params
+        if parameter.param_type_name == "argument"
+    }
+    flags = {name: shown for name, shown in _ARGUMENT_NAMES.items() if shown in arguments.values()}
+    flags |= {name: shown for name, shown in arguments.items() if shown.isalpha()}
     longest = [max(parameter.opts, key=len) for parameter in context.command.params]
-    flags = {name: flag for name, flag in _PYTHON_NAMES.items() if flag in longest}
+    flags |= {name: flag for name, flag in _PYTHON_NAMES.items() if flag in longest}
     for flag in longest:
         if flag.startswith("--"):
             flags[flag[2:].replace("-", "_")] = flag

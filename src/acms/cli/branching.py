@@ -196,7 +196,7 @@ async def tag_version(
         elif name is not None:
             shell.line(f"{name} is v{tags[name]}")
         else:
-            shell.list(TAGS, tags.items(), if_empty="no version has a name")
+            shell.list(TAGS, tags.items(), if_empty="there are no tags")
 
     shell.show({"session": session, "tags": tags}, draw)
 

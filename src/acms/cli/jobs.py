@@ -243,10 +243,11 @@ def _stop_on_signals(worker: Worker | TenantWorkers) -> Generator[None]:
 
 def _report_attempt(screen: Screen, event: Event) -> None:
     """Write one line about a finished attempt and flush it, because the output may be a pipe."""
+    error = reason = None
     if isinstance(event, JobFailed):
         state, error = event.state, event.error
     elif isinstance(event, JobFinished):
-        state, error = JobState.DONE.value, ""
+        state, reason = JobState.DONE.value, event.reason
     else:
         return
     if screen.as_json:
@@ -257,6 +258,7 @@ def _report_attempt(screen: Screen, event: Event) -> None:
             "state": state,
             "attempt": event.attempt,
             "error": error or None,
+            "reason": reason,
         }
         print(json.dumps(value), flush=True)
         return
@@ -328,7 +330,7 @@ JOBS = (
     Column("kind", "magenta"),
     Column("state", "yellow"),
     Column("session"),
-    Column("error", wide=True, value=lambda job: preview_text(job["error"] or job["reason"] or "", 120)),
+    Column("note", wide=True, value=lambda job: preview_text(job["error"] or job["reason"] or "", 120)),
     Column("attempt", align_right=True),
     Column("due", "dim", value=lambda job: job["not_before"] if job["state"] in WAITING else ""),
 )

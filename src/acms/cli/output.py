@@ -341,8 +341,8 @@ def shell_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> s
 
     def replace_keyword(match: re.Match[str]) -> str:
         keyword, value = match.groups()
-        flag = flags.get(keyword)
-        if flag is None:
+        flag = flags.get(keyword, "")
+        if not flag.startswith("--"):
             return match[0]
         if value is None or value == "True":
             return flag
@@ -354,8 +354,14 @@ def shell_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> s
     return re.sub(r"\bsession_id\b", flags.get("session_id", "name"), hint)
 
 
+_HINTS: Mapping[str, tuple[str, ...]] = {
+    "ENTRY_NOT_FOUND": ("acms history SESSION lists the entries by version",),
+}
+"""Hints for errors without any, by code."""
+
+
 def find_wrong_option(error: ACMSError, flags: Mapping[str, str]) -> str | None:
-    """Return the Python argument of the option whose value an error is about, or None."""
+    """Return the Python name of the option or argument whose value an error is about, or None."""
     if not isinstance(error, ValidationError):
         return None
     argument = re.split(r"[.\[]", error.field)[0]
@@ -363,7 +369,7 @@ def find_wrong_option(error: ACMSError, flags: Mapping[str, str]) -> str | None:
 
 
 def error_json(error: ACMSError, flags: Mapping[str, str] | None = None) -> dict[str, Json]:
-    """Return an error as JSON, in shell words; `flags` maps Python argument names to the command's options."""
+    """Return an error as JSON, in shell words; `flags` maps Python names to the command's options and arguments."""
     flags = flags or {}
     field = error.field if isinstance(error, ValidationError) else ""
     message = str(error)
@@ -372,7 +378,8 @@ def error_json(error: ACMSError, flags: Mapping[str, str] | None = None) -> dict
         path = field.removeprefix(argument).removeprefix(".")
         text = message.removeprefix(f"{field}: ")
         message = f"{flags[argument]}: {path}: {text}" if path else f"{flags[argument]}: {text}"
-    hints = [keep_store(shell_words(option, flags)) for option in error.options]
+    options = error.options or _HINTS.get(error.code, ())
+    hints = [keep_store(shell_words(option, flags)) for option in options]
     value: dict[str, Json] = {
         "code": error.code,
         "message": message,

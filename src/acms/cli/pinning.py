@@ -216,7 +216,7 @@ async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> Non
         if rows:
             shell.line(
                 f"{len(texts)} shown, {total_tokens} tokens together; a prompt takes the first"
-                f" {pin_index.MAX_PINS} and {pin_index.TRUNCATE_TOKENS} tokens unless it is told otherwise",
+                f" {pin_index.MAX_PINS} and {pin_index.TRUNCATE_TOKENS} tokens by default",
                 "dim",
             )
 

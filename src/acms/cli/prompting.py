@@ -121,6 +121,10 @@ async def render_prompt(
     """
     from acms.prompt.builder import Prompt
 
+    if query is not None and not query.strip():
+        raise ValidationError(
+            "must not be blank", field="query", options=("leave it out for the newest messages alone",)
+        )
     builder = Prompt(_create_codec(codec, model))
     earlier = None if after is None else _load_prompt(after).manifest
     if system is not None:
