@@ -247,19 +247,21 @@ def test_recall_of_a_namespace_names_the_session_of_each_message(tmp_path: Path)
 
 # ── the guide ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+_GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 _SHELL_BLOCK = re.compile(r"^```sh([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_guide_runs_from_its_first_line_in_an_empty_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", ["cli.md", "erasure.md", "explain.md"])
+def test_the_commands_of_a_page_run_twice_from_an_empty_folder(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block that cannot run says why: ```sh no-run: needs a server."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.delenv("ACMS_DB", raising=False)
-    guide = Path(__file__).parents[2] / "docs" / "how-to" / "cli.md"
-    for info, block in _SHELL_BLOCK.findall(guide.read_text(encoding="utf-8")):
+    blocks = _SHELL_BLOCK.findall((_GUIDES / page).read_text(encoding="utf-8"))
+    for info, block in blocks * 2:
         if info:
             assert re.fullmatch(r" no-run: \S.+", info), info
             continue
