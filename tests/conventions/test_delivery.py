@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conventions.readme import page_examples
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 _KNOWN = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "CMD"}
@@ -88,6 +90,20 @@ def test_a_bill_of_materials_names_the_licence_of_each_installed_package(tmp_pat
     document = json.loads(file.read_text(encoding="utf-8"))
     assert document["metadata"]["component"]["licenses"] == [{"expression": "Apache-2.0"}]
     assert [bool(component.get("licenses")) for component in document["components"]] == [True, True, False]
+
+
+@pytest.mark.parametrize("project", [ROOT, ROOT / "packages" / "acms-eval"], ids=["acms-engine", "acms-eval"])
+def test_the_description_in_a_wheel_links_to_no_file(project: Path) -> None:
+    """A wheel has no files beside its code, and there is no public address."""
+    settings = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    description = (project / settings["project"]["readme"]).read_text(encoding="utf-8")
+    assert not re.findall(r"\]\((?!https?://)|<img|src=", description)
+
+
+def test_the_description_of_the_package_has_the_first_example_of_the_readme() -> None:
+    """So it is executed, and prints what it promises."""
+    (example,) = page_examples(ROOT / "PACKAGE.md")
+    assert example == page_examples(ROOT / "README.md")[0]
 
 
 @pytest.mark.slow
