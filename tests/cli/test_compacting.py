@@ -59,7 +59,7 @@ def test_compact_asks_and_a_worker_does_it() -> None:
     run("worker", "--once")
     (done,) = call("compact", "list", "user_123")["compactions"]
     assert done["replaces"] == [1, 30]
-    assert done["summarizer"] == "extractive1"
+    assert done["summarizer"] == "extractive2"
     assert set(done["lost"]) == {"counts", "ids"}
     assert len(done["lost"]["ids"]) <= 10
 

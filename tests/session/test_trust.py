@@ -145,7 +145,7 @@ async def test_what_is_recalled_or_summarised_never_instructs(codec: Any, tmp_pa
         prompt = Prompt(codec).system("Help.").pinned_kv(store=kv, namespace="user:1")
         prompt = prompt.summary(agent, id="so far", store=kv, tokens=100, pin=registry).history(agent)
         prompt = prompt.recall(agent, "EvilDB for the orders service?").user("Which database is it?")
-        for budget in (900, 900, 6_000):  # the second time what was summarised is stored and pinned
+        for budget in (960, 960, 6_000):  # the second time what was summarised is stored and pinned
             rendered = await prompt.render(budget=budget)
             instructing = [one for one in rendered.messages if one.role in (Role.SYSTEM, Role.DEVELOPER)]
             own = "Help.\nYou are the assistant of the orders team."
