@@ -333,3 +333,22 @@ async def test_calls_before_a_question_of_the_caller_may_be_left_out() -> None:
         prompt = Prompt(OpenAIChat("gpt-5")).history(session).user("What is in them?")
         rendered = await prompt.render(budget=200)
     assert "What is in them?" in json.dumps(rendered.payload)
+
+
+@pytest.mark.parametrize("budget", [300, 1_000])
+@pytest.mark.parametrize("codec", [OpenAIChat("gpt-4o"), AnthropicMessages("claude-sonnet-4-5")])
+async def test_a_newest_answer_larger_than_the_budget_is_cut_before_a_question(
+    codec: Any, budget: int
+) -> None:
+    async with ACMS("long", open_storage("memory://")) as session:
+        await session.ingest("user", "I use Helix as my editor. How do I configure it?")
+        steps = [f"Step {number}: open page {number}, choose item {number} and save." for number in range(110)]
+        await session.ingest("assistant", "\n\n".join(steps))
+        question = "Which editor do I use?"
+        prompt = Prompt(codec).history(session).recall(session, question).user(question)
+        rendered = await prompt.render(budget=budget)
+    text = str(rendered.payload)
+    assert "I use Helix" in text
+    assert "Step 0: open" in text
+    assert rendered.tokens.upper_bound > 0.8 * budget
+    assert any(warning.startswith("newest message: ") for warning in rendered.warnings)

@@ -87,11 +87,12 @@ class PlacedHistory(NamedTuple):
     def list_cut_warnings(self) -> list[str]:
         """Return warnings: for a cut question, each cut message of the newest unit, and others if half is missing."""
         newest_ids = self._find_newest_ids()
+        newest_name = "newest tool call" if len(newest_ids) > 1 else "newest message"
         warnings: list[str] = []
         older_counts: list[tuple[int, int]] = []
         for id, (whole_tokens, shown_tokens) in self.cut_tokens.items():
             if id in newest_ids or id in self.front_ids:
-                name = "newest tool call" if id in newest_ids else "question"
+                name = newest_name if id in newest_ids else "question"
                 warnings.append(f"{name}: {shown_tokens:,} of {whole_tokens:,} tokens of {id} are shown")
             else:
                 older_counts.append((whole_tokens, shown_tokens))
