@@ -89,7 +89,7 @@ COUNTER = _Counter()
 
 def tokens(messages: Sequence[dict[str, Any]]) -> int:
     """Return what messages cost, without the primer of the reply."""
-    return chat_messages.count_message_tokens(messages, COUNTER) - chat_messages.PRIMER
+    return chat_messages.count_message_tokens(messages, COUNTER) - chat_messages.PRIMER_TOKENS
 
 
 def text_of(message: dict[str, Any]) -> str:

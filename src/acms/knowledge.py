@@ -157,7 +157,7 @@ class Proposal:
     scope: Scope = "session"
     #: Other names of its subject.
     names: tuple[str, ...] = ()
-    #: Start and end (exclusive) of its validity; `acms.text.moments` parses them from the statement.
+    #: Start and end (exclusive) of its validity; `acms.text.date_phrases` parses them from the statement.
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     #: Id of the known fact that an update replaces, a remove ends, or a keep confirms.

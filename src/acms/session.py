@@ -501,13 +501,13 @@ class ACMS(View):
         the rendered prompt it answers. Citations, annotations, and entry ids in the text are read. They count in
         `citations` and `get_session_stats`, appear in the ledger of `shown`, and do not affect any ranking.
         """
-        from acms.recall import uses
+        from acms.recall import citation_counts
         from acms.text.citations import find_cited_ids, texts_of
 
         cited = find_cited_ids(answer, texts_of(shown))
         context = await self._find()
         if cited and context is not None:
-            await uses.record_citations(self._shared.storage, context, cited, self._shared.clock())
+            await citation_counts.record_citations(self._shared.storage, context, cited, self._shared.clock())
         ledger = getattr(shown, "ledger", None)
         if isinstance(ledger, Ledger):
             ledger.cited |= set(cited)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from acms.recall.embeddings import Embedding
     from acms.recall.index_cache import Indexes
     from acms.recall.namespace import Namespaces
-    from acms.recall.reranker import Reranking
+    from acms.recall.reranker_calls import Reranking
 
 __all__ = ["SharedSession"]
 
@@ -136,7 +136,7 @@ class SharedSession:
         self.reflector = reflector
         self.reranking: Reranking | None = None
         if reranker is not None:
-            from acms.recall.reranker import Reranking
+            from acms.recall.reranker_calls import Reranking
 
             self.reranking = Reranking(reranker, self.config)
         #: The reflection that the end of an episode requests, or None if reflection is off.

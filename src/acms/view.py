@@ -464,10 +464,10 @@ class View:
 
     async def citations(self) -> list[Citation]:
         """List the cited entries with the number of their citations, the last cited one first; see `cite`."""
-        from acms.recall import uses
+        from acms.recall import citation_counts
 
         context = await self._find()
-        return [] if context is None else await uses.load_citations(self._shared.storage, context)
+        return [] if context is None else await citation_counts.load_citations(self._shared.storage, context)
 
     async def expand(self, version: int) -> list[Entry]:
         """Return the messages and earlier summaries that the summary at a version replaced.
@@ -495,7 +495,7 @@ class View:
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: all messages ever stored, and the active ones."""
         from acms.log.facts import active_facts
-        from acms.recall import uses
+        from acms.recall import citation_counts
 
         shared = self._shared
         context = await self._find()
@@ -529,7 +529,7 @@ class View:
             if summary.state is State.LIVE and replacements.replaced_by(summary.version) is None
         ]
         episodes = await self._newest_episode(context, version)
-        citations = await uses.load_citations(shared.storage, context)
+        citations = await citation_counts.load_citations(shared.storage, context)
         return SessionStats(
             session_id=self.session_id,
             version=version,

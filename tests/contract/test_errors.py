@@ -395,7 +395,7 @@ async def test_what_no_longer_fits_without_its_secrets_makes_room_a_few_times_th
     found.append(make_item("plain", "The orders move.", "orders", relevance=0.8, cost=0))
     reply = await make_engine(Source("L2", found)).render(request(privacy="redact", tokens=7))
     assert fragment_ids(reply) == ["plain"]
-    assert chosen.call_count == admission.ROUNDS + 2
+    assert chosen.call_count == admission.SELECTIVE_ROUNDS + 2
 
 
 async def test_an_id_that_is_a_secret_is_not_shown() -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from acms import ValidationError
 from acms.acs import Applied, KVCache
 from acms.contract import Code, Fragment, KVPolicy, Lod, RenderReply, Variant
-from acms.contract.caller_cache import FREQUENT, RECENT, Quarters
+from acms.contract.caller_cache import FREQUENT_CONFLICTS, RECENT_POLICIES, QuarterCounter
 from acms.contract.kv_policy import policy
 
 MIXED = (
@@ -293,7 +293,7 @@ def test_the_keys_a_cache_hands_over_make_the_policy_that_it_then_applies() -> N
 def test_frequent_conflicts_are_told_until_they_are_rare_again() -> None:
     cache = filled_cache()
     bad = KVPolicy(pin=("doc:sum:Q",), evict=("doc:sum:Q",))
-    for _ in range(FREQUENT - 1):
+    for _ in range(FREQUENT_CONFLICTS - 1):
         assert cache.receive(sample_reply(policy=bad)).warnings == ()
     cache.apply(bad)  # the same turn: no further conflict
     cache.apply(KVPolicy())  # nor is it as if there had been none
@@ -302,7 +302,7 @@ def test_frequent_conflicts_are_told_until_they_are_rare_again() -> None:
     assert told.code == Code.PARTIAL_DATA.value
     assert "3 of the last 3" in told.message
     assert "doc:sum:Q" not in told.message
-    for _ in range(RECENT - FREQUENT):
+    for _ in range(RECENT_POLICIES - FREQUENT_CONFLICTS):
         assert cache.receive(sample_reply(policy=KVPolicy())).warnings == (cache.notices())
     assert cache.receive(sample_reply(policy=KVPolicy())).warnings == ()
 
@@ -399,7 +399,7 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def keep_and_read(self) -> None:
-        self.cache = KVCache.of(json.loads(json.dumps(self.cache.to_wire())), counter=Quarters())
+        self.cache = KVCache.of(json.loads(json.dumps(self.cache.to_wire())), counter=QuarterCounter())
 
     @invariant()
     def holds(self) -> None:

@@ -7,20 +7,22 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.contract.kv_policy import WINDOW, find_quoting_keys
+from acms.contract.kv_policy import QUOTE_CHARS, find_quoting_keys
 
 TEXT = "The orders are moved by night, and nobody at all is told about it in time."
 
 
 def find_naively(texts: list[str], name: str) -> bool:
     """Say the same by looking for every stretch in every text."""
-    return any(name[at : at + WINDOW] in text for text in texts for at in range(len(name) - WINDOW + 1))
+    return any(
+        name[at : at + QUOTE_CHARS] in text for text in texts for at in range(len(name) - QUOTE_CHARS + 1)
+    )
 
 
 def test_every_stretch_of_a_text_gives_it_away_and_a_shorter_one_does_not() -> None:
-    for at in range(len(TEXT) - WINDOW + 1):
-        whole = f"id:{TEXT[at : at + WINDOW]}#1"
-        shorter = f"id:{TEXT[at : at + WINDOW - 1]}~{'#' * WINDOW}"
+    for at in range(len(TEXT) - QUOTE_CHARS + 1):
+        whole = f"id:{TEXT[at : at + QUOTE_CHARS]}#1"
+        shorter = f"id:{TEXT[at : at + QUOTE_CHARS - 1]}~{'#' * QUOTE_CHARS}"
         assert find_quoting_keys([whole, shorter], [TEXT]) == {whole}
 
 

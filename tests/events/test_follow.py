@@ -26,7 +26,7 @@ from acms.events.cursor import MAX_UNFINISHED, Cursor
 from acms.events.follow import LogFollower
 from acms.jobs import requests
 from acms.model import Done, Failed, JobDraft, JobQuery, Retry
-from acms.privacy.redactor import OPEN
+from acms.privacy.redactor import NO_REDACTION
 from acms.results import LogEvent
 from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, fork_log
 from tests.support.talk import Storage
@@ -34,7 +34,7 @@ from tests.support.talk import Storage
 
 async def follow_log(storage: Any, context: str, after: str | int = 0, most: int = 10**6) -> list[LogEvent]:
     """Return the events behind a cursor until the log ends, or until the reader is cut off."""
-    followed = LogFollower(storage, context, await follow.parse_cursor(storage, context, after), OPEN)
+    followed = LogFollower(storage, context, await follow.parse_cursor(storage, context, after), NO_REDACTION)
     found: list[LogEvent] = []
     async with aclosing(followed.events(follow=False)) as events:
         async for event in events:
@@ -129,7 +129,7 @@ async def test_what_is_erased_while_a_slow_reader_holds_the_one_before_it_comes_
     await append_drafts(
         storage, context, draft_message("first"), draft_message("secret"), draft_message("third")
     )
-    followed = LogFollower(storage, context.id, Cursor(), OPEN)
+    followed = LogFollower(storage, context.id, Cursor(), NO_REDACTION)
     async with aclosing(followed.events(follow=False)) as events:
         texts: list[str] = []
         async for event in events:

@@ -17,7 +17,7 @@ from acms.codecs import OpenAIChat
 from acms.log.validity import Period
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from acms.text.moments import extract_validity, parse_date_bound, parse_future_period
+from acms.text.date_phrases import extract_validity, parse_date_bound, parse_future_period
 from tests.support.talk import LONG_EPISODES
 
 DAY = timedelta(days=1)

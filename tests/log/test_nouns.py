@@ -49,7 +49,7 @@ from acms.nouns import (
     to_camel_case,
     to_snake_case,
 )
-from acms.privacy.modes import Cleared
+from acms.privacy.modes import RedactedEntry
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ENTRY = Entry(
@@ -146,7 +146,7 @@ def test_an_entry_keeps_its_salt_to_itself_also_when_it_is_shown_redacted() -> N
     """With the salt and the digest a guess at a text that was erased meanwhile could be confirmed."""
     salted = replace(ENTRY, salt=b"salt")
     values = {name: getattr(salted, name) for name in Entry.__dataclass_fields__}
-    cleared = Cleared(**values, redaction=Redaction(Privacy.REDACT, (("email", 1),)))
+    cleared = RedactedEntry(**values, redaction=Redaction(Privacy.REDACT, (("email", 1),)))
     for written in (encode_noun(cleared, Entry), encode_noun(salted)):
         assert written["salt"] is None
         assert written["digest"] == ENTRY.digest.hex()

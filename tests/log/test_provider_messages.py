@@ -410,7 +410,7 @@ async def test_media_cost_what_they_state() -> None:
         await session.ingest("user", "look", parts=[plain])
         emitted = await session.messages("", budget=1_600)
         assert 0 < len(emitted) < 11
-        assert chat_messages.count_message_tokens(emitted[-1:], session.counter) > chat_messages.PER_MEDIUM
+        assert chat_messages.count_message_tokens(emitted[-1:], session.counter) > chat_messages.MEDIA_TOKENS
 
 
 @pytest.mark.parametrize(

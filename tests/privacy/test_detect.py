@@ -23,7 +23,7 @@ from acms.privacy.detect import (
     safe_key,
     strictest_mode,
 )
-from acms.privacy.named import lower_keeping_offsets
+from acms.privacy.named_secrets import lower_keeping_offsets
 from acms.privacy.rules import load_table_rows
 
 ALNUM = string.ascii_letters + string.digits

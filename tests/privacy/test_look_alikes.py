@@ -9,7 +9,7 @@ import pytest
 
 from acms import Privacy
 from acms.privacy.detect import find_sensitive_spans, redact_text
-from acms.privacy.looks import shannon_entropy
+from acms.privacy.value_checks import shannon_entropy
 
 MADE = random.Random(47)
 ALNUM = string.ascii_letters + string.digits

@@ -13,7 +13,7 @@ import pytest
 from acms import ACMS, Kind, Media, Raw, Reasoning, Text, ToolCall, ToolResult, ValidationError, open_storage
 from acms.erasure import erase
 from acms.ports import Handle
-from acms.privacy.detect import KINDS, RULES
+from acms.privacy.detect import KINDS, RULES_VERSION
 from acms.privacy.scan import Finding, scan
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary
 
@@ -94,7 +94,7 @@ async def test_every_field_of_every_kind_of_entry_is_looked_into(store: Handle) 
         ("email", 2, 1),
         ("phone", 2, 1),
     ]
-    assert done.rules == RULES
+    assert done.rules == RULES_VERSION
     told = repr(done)
     for secret in (*SECRETS.values(), "swordfish", "example.com", "4155550199", "901820"):
         assert secret not in told

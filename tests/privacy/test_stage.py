@@ -678,13 +678,13 @@ async def stored_entry(content: str, privacy: str, **said: Any) -> Entry:
 @pytest.mark.parametrize("ascii", [True, False])
 def test_what_is_json_stays_json(before: Any, ascii: bool) -> None:
     written = json.dumps(before, ensure_ascii=ascii, indent=None if ascii else 2)
-    text, kinds = redact_entry.text_or_json(written, Privacy.REDACT)
+    text, kinds = redact_entry.redact_text_or_json(written, Privacy.REDACT)
     assert kinds
     after = json.loads(text)
     assert type(after) is type(before)
     assert len(after) == len(before)
     assert not any(one in repr(after) for one in (KEY, MAIL, PLANTED[4].secret, KEY[4:20], KEY[3:20]))
-    assert redact_entry.text_or_json(text, Privacy.REDACT) == (text, {})
+    assert redact_entry.redact_text_or_json(text, Privacy.REDACT) == (text, {})
 
 
 def test_ids_of_a_vendors_item_stay_and_reasoning_goes_whole() -> None:

@@ -15,11 +15,28 @@ from typing import Any
 
 import pytest
 
-from acms.privacy import apart, detect, identity, looks, named, personal, rules, tokens
+from acms.privacy import (
+    detect,
+    identity_numbers,
+    named_secrets,
+    personal_data,
+    rules,
+    secret_formats,
+    separated_secrets,
+    value_checks,
+)
 from acms.privacy.detect import find_sensitive_spans
-from acms.privacy.detector_types import Exhausted, ScanBudget
+from acms.privacy.detector_types import ScanBudget, ScanBudgetExceeded
 
-MODULES = (apart, detect, identity, looks, named, personal, tokens)
+MODULES = (
+    separated_secrets,
+    detect,
+    identity_numbers,
+    value_checks,
+    named_secrets,
+    personal_data,
+    secret_formats,
+)
 
 BEGIN, END = "-----BEGIN RSA PRIVATE KEY-----\n", "-----END RSA PRIVATE KEY-----\n"
 OPENINGS = (
@@ -205,8 +222,8 @@ def test_a_text_that_takes_too_much_work_is_stopped_and_taken_out_whole(
     monkeypatch.setattr(ScanBudget, "AT_LEAST", 10_000)
     monkeypatch.setattr(ScanBudget, "PER_CHARACTER", 1)
     assert find_sensitive_spans(text) == [(0, len(text), "secret", True)]
-    with pytest.raises(Exhausted):
-        list(named.find_secret_names(text, text, ScanBudget(0)))
+    with pytest.raises(ScanBudgetExceeded):
+        list(named_secrets.find_secret_names(text, text, ScanBudget(0)))
 
 
 def _least_seconds(text: str, runs: int) -> float:

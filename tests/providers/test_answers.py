@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from acms import Fact, Origin, ProviderError
 from acms.ports import Proposal, Reflection, ReflectionRequest, Turn
 from acms.providers import HeuristicTokenCounter
-from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse_reflection
+from acms.providers.reflection_parser import DEFAULT_CONFIDENCE, MAX_PROPOSALS, parse_reflection
 from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt, without_bounds
 from acms.providers.reflector import load_reflection_template
 
@@ -263,9 +263,9 @@ def test_what_is_no_list_of_proposals_is_listed() -> None:
 
 
 def test_a_flood_of_proposals_is_bounded_and_its_complaints_too() -> None:
-    found = read_answer({"proposals": [ADD] * PROPOSALS + [ADD] * 7})
-    assert len(found.proposals) == PROPOSALS
-    assert found.unreadable == (f"7 proposals beyond the first {PROPOSALS}",)
+    found = read_answer({"proposals": [ADD] * MAX_PROPOSALS + [ADD] * 7})
+    assert len(found.proposals) == MAX_PROPOSALS
+    assert found.unreadable == (f"7 proposals beyond the first {MAX_PROPOSALS}",)
     complaints = read_answer({"proposals": [None] * 100}).unreadable
     assert len(complaints) == 21
     assert complaints[-1] == "80 more"
@@ -285,15 +285,15 @@ def test_a_flood_of_proposals_is_bounded_and_its_complaints_too() -> None:
         ("High", 0.9),
         ("medium", 0.6),
         ("low", 0.3),
-        (None, CONFIDENCE),
-        ("sure", CONFIDENCE),
-        (float("nan"), CONFIDENCE),
-        (float("inf"), CONFIDENCE),
-        (2.0, CONFIDENCE),
-        (-1, CONFIDENCE),
-        (True, CONFIDENCE),
-        ([0.1], CONFIDENCE),
-        (10**400, CONFIDENCE),
+        (None, DEFAULT_CONFIDENCE),
+        ("sure", DEFAULT_CONFIDENCE),
+        (float("nan"), DEFAULT_CONFIDENCE),
+        (float("inf"), DEFAULT_CONFIDENCE),
+        (2.0, DEFAULT_CONFIDENCE),
+        (-1, DEFAULT_CONFIDENCE),
+        (True, DEFAULT_CONFIDENCE),
+        ([0.1], DEFAULT_CONFIDENCE),
+        (10**400, DEFAULT_CONFIDENCE),
     ],
 )
 def test_confidence_is_a_number_from_0_to_1_or_the_usual_one(given: object, read_as: float) -> None:
@@ -301,7 +301,7 @@ def test_confidence_is_a_number_from_0_to_1_or_the_usual_one(given: object, read
 
 
 def test_a_missing_confidence_is_the_usual_one() -> None:
-    assert read_single_proposal().confidence == CONFIDENCE == 0.8
+    assert read_single_proposal().confidence == DEFAULT_CONFIDENCE == 0.8
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from acms import ConfigurationError, ProviderError, RetryConfig
 from acms.providers import Endpoint, HTTPEmbedder
-from acms.providers.addresses import Guard, is_public, resolve_host
+from acms.providers.addresses import AddressGuard, is_public, resolve_host
 from tests.providers.server import Behave, ModelServer
 
 # Made for these tests, valid for a hundred years, trusted by nobody else:
@@ -182,7 +182,7 @@ def test_t36_only_https_will_do(address: str) -> None:
 @pytest.mark.parametrize("allow", ["10.0.0.0/8", ["10.0.0.1/8"], ["inside"], [None]])
 def test_what_is_no_list_of_networks_is_refused(allow: Any) -> None:
     with pytest.raises(ConfigurationError, match="allow"):
-        Guard(allow)
+        AddressGuard(allow)
 
 
 # ── connecting to what was checked ──────────────────────────────────────────────────────────────────────────────────

@@ -45,7 +45,7 @@ class Slow(FakeEmbedder):
 @pytest.fixture(autouse=True)
 def _nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an embedder have all the time it wants: a test that waits for one which hangs does not pass by waiting."""
-    monkeypatch.setattr(module, "SECONDS", 3_600.0)
+    monkeypatch.setattr(module, "CALL_SECONDS", 3_600.0)
 
 
 @pytest.fixture
@@ -202,13 +202,13 @@ async def test_a_reply_with_a_deadline_is_not_held_up(url: str) -> None:
 async def test_what_finds_no_room_in_the_queue_is_asked_of_the_store(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUEUED", 9 * module.ENTRY)
+    monkeypatch.setattr(module, "MAX_QUEUED_CHARS", 9 * module.ENTRY_OVERHEAD_CHARS)
     embedder = Slow()
     async with asyncio.timeout(300), ACMS("s", open_storage(url), embedder) as session:
         assert await ingest_and_wait(session, *(f"message m{n}" for n in range(8))) == "queued"
         assert await ingest_and_wait(session, *(f"message n{n}" for n in range(30))) == "pending"
         assert session._shared.embedding is not None
-        assert session._shared.embedding._queued_size <= 9 * module.ENTRY
+        assert session._shared.embedding._queued_size <= 9 * module.ENTRY_OVERHEAD_CHARS
         assert embedder.gate is not None
         embedder.gate.set()
         async with asyncio.timeout(300):
@@ -230,7 +230,7 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
             self.busy -= 1
             return await super().embed(texts)
 
-    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    monkeypatch.setattr(module, "MAX_QUEUED_CHARS", module.ENTRY_OVERHEAD_CHARS)
     embedder = Counting()
     async with asyncio.timeout(300), AsyncExitStack() as stack:
         storage = open_storage(url)
@@ -246,8 +246,8 @@ async def test_logs_without_room_in_the_queue_are_caught_up_one_after_the_other(
 async def test_few_logs_are_healed_at_once_and_the_others_after_them(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HEALED", 2)
-    monkeypatch.setattr(module, "LOGS", 5)
+    monkeypatch.setattr(module, "MAX_HEALING_LOGS", 2)
+    monkeypatch.setattr(module, "MAX_KNOWN_LOGS", 5)
     storage, embedder = open_storage(url), Slow()
     async with asyncio.timeout(300), AsyncExitStack() as stack:
         for n in range(6):
@@ -270,7 +270,11 @@ async def test_few_logs_are_healed_at_once_and_the_others_after_them(
 async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recall(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("QUEUED", module.ENTRY), ("HEALED", 1), ("LOGS", 1)):
+    for name, value in (
+        ("MAX_QUEUED_CHARS", module.ENTRY_OVERHEAD_CHARS),
+        ("MAX_HEALING_LOGS", 1),
+        ("MAX_KNOWN_LOGS", 1),
+    ):
         monkeypatch.setattr(module, name, value)
     storage, embedder = open_storage(url), Slow()
     async with asyncio.timeout(300), AsyncExitStack() as stack:
@@ -289,7 +293,7 @@ async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recal
 async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_the_embedder_is_down(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    monkeypatch.setattr(module, "MAX_QUEUED_CHARS", module.ENTRY_OVERHEAD_CHARS)
     storage, embedder = open_storage(url), FakeEmbedder()
     embedder.error = OSError("no route to host")
     async with asyncio.timeout(300), AsyncExitStack() as stack:
@@ -306,7 +310,7 @@ async def test_logs_without_room_in_the_queue_are_left_to_their_recalls_while_th
 async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_embedder(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    monkeypatch.setattr(module, "MAX_QUEUED_CHARS", module.ENTRY_OVERHEAD_CHARS)
     embedder = Slow()
     async with asyncio.timeout(300), AsyncExitStack() as stack:
         storage = open_storage(url)
@@ -324,7 +328,7 @@ async def test_a_log_that_is_deleted_before_it_is_caught_up_says_nothing_of_the_
 async def test_a_log_without_room_in_the_queue_has_room_when_its_session_is_opened_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUEUED", module.ENTRY)
+    monkeypatch.setattr(module, "MAX_QUEUED_CHARS", module.ENTRY_OVERHEAD_CHARS)
     monkeypatch.setattr(module, "PATIENCE", 0.05)
     storage, embedder = open_storage(url), Slow()
     other = ACMS("other", storage, embedder)

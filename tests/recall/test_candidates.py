@@ -26,8 +26,8 @@ from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
 from acms.recall.fact_candidates import FactIndex, measure_rarities
 from acms.recall.pipeline import KnownFacts, plan_recall
-from acms.recall.planner import Rows
-from acms.recall.request import Ranked, Recall
+from acms.recall.planner import LoadedEntries
+from acms.recall.request import RankedLog, Recall
 from acms.recall.text_frame import TextFrame
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting
@@ -77,12 +77,12 @@ def recall_from_log(
     rows: dict[str, Entry] = {entry.id: entry for entry in log.entries}
     ranking = rank_corpus(field, query, query_position=find_query(log, query))
     add_companions(field, ranking)
-    found = Ranked(CONTEXT, log.version, field, ranking, stale_in(log))
+    found = RankedLog(CONTEXT, log.version, field, ranking, stale_in(log))
     steps = plan_recall(found, asked, counter, TextFrame(counter), facts_beside(found, log))
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send(Rows({id: rows[id] for id in wanted}, {}))
+            wanted = steps.send(LoadedEntries({id: rows[id] for id in wanted}, {}))
     except StopIteration as end:
         result: ContextItems = end.value
         return result
@@ -92,7 +92,7 @@ def stale_in(log: Log) -> Demotions:
     return find_demotions(log.replacements())
 
 
-def facts_beside(found: Ranked, log: Log) -> KnownFacts:
+def facts_beside(found: RankedLog, log: Log) -> KnownFacts:
     facts = found.corpus.facts
     if facts is None:
         return KnownFacts()
@@ -100,7 +100,7 @@ def facts_beside(found: Ranked, log: Log) -> KnownFacts:
     replacing = [entry for entry in log.entries if entry.replaces]
     times = valid_times(facts_of(made, log.replacements(), replacing))
     rarities = measure_rarities(found.ranking, [facts])
-    return KnownFacts([FactIndex(CONTEXT, facts, found.ranking, rarities, times, found.corpus.newest)])
+    return KnownFacts([FactIndex(CONTEXT, facts, found.ranking, rarities, times, found.corpus.newest_time)])
 
 
 def rules_by_version(items: ContextItems, log: Log) -> Mapping[int, str]:

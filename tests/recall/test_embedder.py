@@ -24,7 +24,7 @@ from acms import (
 )
 from acms.model import ContextDraft, ContextQuery
 from acms.recall import embeddings as module
-from acms.recall.embeddings import BATCH
+from acms.recall.embeddings import BATCH_TEXTS
 from acms.recall.reindex import reindex
 from acms.runtime.patience import patience
 from acms.storage import MemoryStorage, WrapperStorage
@@ -168,7 +168,7 @@ async def test_concurrent_ingests_share_calls_of_at_most_a_batch(
     async with with_embedder(storage, embedder, config=config) as session:
         await asyncio.gather(*(session.ingest("user", f"message m{n}") for n in range(201)))
         await session.wait_pending()
-        assert max(embedder.sizes) <= BATCH
+        assert max(embedder.sizes) <= BATCH_TEXTS
         assert len(embedder.calls) < 20
         assert await versions_without_vectors(session) == []
         assert sum(embedder.sizes) == 201
@@ -301,7 +301,7 @@ async def test_a_vector_of_zeros_is_like_nothing(storage: Storage) -> None:
 async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS", 0.05)
+    monkeypatch.setattr(module, "CALL_SECONDS", 0.05)
     embedder = FakeEmbedder()
     embedder.gate = asyncio.Event()
     async with with_embedder(storage, embedder) as session:
@@ -312,7 +312,7 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
             await ingest_texts(session, ABOUT[2])
             assert embedded_state(session) == "pending"
         embedder.gate.set()
-        monkeypatch.setattr(module, "SECONDS", 60.0)
+        monkeypatch.setattr(module, "CALL_SECONDS", 60.0)
         async with asyncio.timeout(300):
             await session.wait_pending()
         assert await versions_without_vectors(session) == []
@@ -645,13 +645,13 @@ async def test_vectors_that_stay_missing_are_reported_every_time(storage: Storag
 async def test_made_again_is_all_that_is_there_and_not_refused() -> None:
     storage, embedder = MemoryStorage(), FakeEmbedder()
     async with session_on(storage, embedder=None) as session:
-        ids = await ingest_texts(session, *(f"message m{n}" for n in range(BATCH + 8)), "poison")
+        ids = await ingest_texts(session, *(f"message m{n}" for n in range(BATCH_TEXTS + 8)), "poison")
         await session.erase(ids[3])
         context = str(await session.context_id())
         embedder.answer = embed_unless_poisoned
         done = await reindex(storage, context, embedder=embedder)
-        assert (done.contexts, done.vectors, done.left) == (1, BATCH + 7, 1)
-        assert max(embedder.sizes) <= BATCH
+        assert (done.contexts, done.vectors, done.left) == (1, BATCH_TEXTS + 7, 1)
+        assert max(embedder.sizes) <= BATCH_TEXTS
         embedder.answer = None
         done = await reindex(storage, context, embedder=embedder)
         assert (done.vectors, done.left) == (1, 0)

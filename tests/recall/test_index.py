@@ -17,10 +17,10 @@ from acms.recall.companions import add_companions
 from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.pipeline import plan_recall
-from acms.recall.planner import Rows
+from acms.recall.planner import LoadedEntries
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import Ranking
-from acms.recall.request import Ranked, Recall
+from acms.recall.request import RankedLog, Recall
 from acms.recall.text_frame import TextFrame
 from acms.text.markers import WEIGHTS
 from acms.text.tokenizer import content_terms, split_words
@@ -112,13 +112,13 @@ def recall_from_corpus(field: Corpus, question: Query, query: str, asks: bool) -
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
     query_position = len(field) - 1 if asks else -1
     ranking = Ranking(field, question, query_position=query_position)
-    found = Ranked(CONTEXT, field.snapshot.count, field, ranking)
+    found = RankedLog(CONTEXT, field.snapshot.count, field, ranking)
     steps = plan_recall(found, asked, BYTES, FRAME)
     try:
         wanted = next(steps)
         rows = {id: Log().say("user", "x") for id in wanted}
         while True:
-            steps.send(Rows(rows, {}))
+            steps.send(LoadedEntries(rows, {}))
     except StopIteration as end:
         result: ContextItems = end.value
         return result
@@ -292,7 +292,7 @@ def test_a_segment_grows_beyond_its_first_room() -> None:
 
 
 def test_more_documents_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acms.recall.index.DOCUMENTS", 3)
+    monkeypatch.setattr("acms.recall.index.MAX_DOCUMENTS", 3)
     segment = grow_segment([None, None])
     with pytest.raises(OverflowError):
         segment.extend([None, None])

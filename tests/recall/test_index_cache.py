@@ -648,7 +648,7 @@ async def test_a_question_that_goes_while_it_is_looked_at_is_no_question() -> No
 
 
 async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acms.recall.embeddings.LULL", 0)
+    monkeypatch.setattr("acms.recall.embeddings.PAUSE_SECONDS", 0)
     sizes: list[int] = []
 
     async def answers() -> list[Any]:
@@ -694,8 +694,8 @@ async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pyte
 
     expected = await answers()
     for name in (
-        "index_cache.CACHED", "index_cache.CACHED_LOGS", "index.DOCS",
-        "text_frame.MOST_CACHED_COUNTS", "embeddings.QUERIES",
+        "index_cache.MAX_CACHED", "index_cache.CACHED_LOGS", "index.MAX_CACHED_DOCUMENTS",
+        "text_frame.MOST_CACHED_COUNTS", "embeddings.MAX_CACHED_QUERIES",
     ):  # fmt: skip
         monkeypatch.setattr(f"acms.recall.{name}", 1)
     assert await answers() == expected

@@ -13,7 +13,7 @@ from acms import ContextItem, ContextItems, EpisodeBoundaryConfig, Media, Role, 
 from acms.log.active_entries import EntryGroup
 from acms.ports import TokenCounter
 from acms.recall.planner import (
-    LEAST_BUDGET,
+    MIN_BUDGET_TOKENS,
     Candidate,
     Choice,
     build_candidate,
@@ -139,7 +139,7 @@ def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> 
 @given(generated_plans())
 def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None:
     shown = {item.id: item for item in made.items}
-    if made.latest and made.candidates and made.budget >= LEAST_BUDGET:
+    if made.latest and made.candidates and made.budget >= MIN_BUDGET_TOKENS:
         for one in made.candidates[-1].unit.entries:
             assert one.id in shown
     shortened = [choice.candidate.unit for choice in made.choices if choice.rule in ("cut", "excerpt")]
@@ -411,7 +411,7 @@ def test_a_group_whose_calls_alone_are_too_large_stays_as_empty_flagged_items() 
     assert [(item.content, item.truncated, item.token_count) for item in found] == [("", True, 0)] * 2
 
 
-@pytest.mark.parametrize("budget", [0, LEAST_BUDGET - 1])
+@pytest.mark.parametrize("budget", [0, MIN_BUDGET_TOKENS - 1])
 def test_a_budget_of_nearly_nothing_shows_nothing(budget: int) -> None:
     log = Log(BYTES.count)
     log.say("user", "hello")

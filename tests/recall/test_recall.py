@@ -8,7 +8,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, Band, CacheConfig, RecallConfig, Source
 from acms.observability import Planned
-from acms.recall.planner import LEAST_BUDGET
+from acms.recall.planner import MIN_BUDGET_TOKENS
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.support.talk import (
@@ -154,7 +154,7 @@ async def test_no_budget_is_exceeded_and_the_latest_message_is_always_there(
         items = await session.recall("orders", token_budget=budget)
         assert items.tokens <= budget
         assert session._shared.counter.count(items.text()) <= budget
-        assert (items[-1].version if items else None) == (15 if budget >= LEAST_BUDGET else None)
+        assert (items[-1].version if items else None) == (15 if budget >= MIN_BUDGET_TOKENS else None)
         assert any(item.truncated for item in items[-1:]) == any(
             "was cut to fit" in warning for warning in items.ledger.warnings
         )

@@ -393,7 +393,7 @@ async def test_a_filter_brings_back_no_tool_group_of_which_the_answer_was_taken_
 async def test_of_very_many_facts_the_best_are_candidates(
     session: ACMS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acms.recall.fact_candidates.CANDIDATES", 2)
+    monkeypatch.setattr("acms.recall.fact_candidates.MIN_CANDIDATES", 2)
     for number in range(4):
         await session.state(f"service {number}", "database", "PostgreSQL")
     best = await session.state("orders", "database", "MySQL")

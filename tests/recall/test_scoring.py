@@ -17,7 +17,7 @@ from acms.log.active_entries import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.query import Query, QueryWord, parse_query
 from acms.recall.ranking import Ranking
-from acms.recall.scoring import NAMED, score_messages
+from acms.recall.scoring import SPEAKER_FACTOR, score_messages
 from acms.storage import MemoryStorage
 from acms.text.tokenizer import primary_term
 from tests.support.indexes import build_segment, field_of, index_records_of, snapshot_of
@@ -124,7 +124,7 @@ def test_the_user_counts_more_where_others_speak_too() -> None:
         return score_messages(field, query_of("orders")).without_marks.tolist()
 
     user, assistant = plain(Role.USER, Role.ASSISTANT)
-    assert user == pytest.approx(NAMED * assistant)
+    assert user == pytest.approx(SPEAKER_FACTOR * assistant)
     assert plain(Role.USER, Role.USER) == pytest.approx([assistant, assistant])
     assert plain(Role.ASSISTANT, Role.ASSISTANT) == pytest.approx([assistant, assistant])
 
@@ -137,11 +137,11 @@ def test_the_user_counts_no_more_than_others_where_the_query_names_a_speaker() -
         ]
     )
     user, assistant = score_messages(field, query_of("orders")).without_marks.tolist()
-    assert user == pytest.approx(NAMED * assistant)
+    assert user == pytest.approx(SPEAKER_FACTOR * assistant)
     named = parse_query("orders of Bob", field.speakers)
     unnamed = Query(words=named.words)
     ratio = score_messages(field, named).without_marks / score_messages(field, unnamed).without_marks
-    assert ratio.tolist() == pytest.approx([1 / NAMED, NAMED])
+    assert ratio.tolist() == pytest.approx([1 / SPEAKER_FACTOR, SPEAKER_FACTOR])
 
 
 def test_a_speaker_who_is_named_counts_more() -> None:
@@ -150,7 +150,7 @@ def test_a_speaker_who_is_named_counts_more() -> None:
     assert named.speakers == {"Ada"}
     unnamed = Query(words=named.words)
     ratio = score_messages(field, named).without_marks / score_messages(field, unnamed).without_marks
-    assert ratio.tolist() == pytest.approx([NAMED, 1.0])
+    assert ratio.tolist() == pytest.approx([SPEAKER_FACTOR, 1.0])
 
 
 def test_a_mark_adds_what_it_weighs_and_one_of_weight_0_changes_nothing() -> None:

@@ -34,7 +34,7 @@ def checked_by_document(service: Service) -> Service:
         answer = answers.get(str(reply.status_code), answers["default"])
         if "$ref" in answer:
             answer = document["components"]["responses"]["Problem"]
-            assert not [one for one in reply.json()["options"] if problem_details.CODE.search(one)], (
+            assert not [one for one in reply.json()["options"] if problem_details.PROGRAM_TEXT.search(one)], (
                 reply.text
             )
         if "content" not in answer:

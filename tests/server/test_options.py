@@ -85,7 +85,7 @@ def test_what_every_part_of_the_engine_advises_can_be_done_over_http() -> None:
     for place, kind, option in advised:
         written = problem_details.translate_options(_make_error(kind, option))
         assert written or option in ARGUMENTS, f"{place}: nobody can do {option!r} over HTTP"
-        assert not [one for one in written if problem_details.CODE.search(one)], place
+        assert not [one for one in written if problem_details.PROGRAM_TEXT.search(one)], place
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_no_error_speaks_python(kind: type[ACMSError]) -> None:
         "open one handle per event loop",
     ):
         written = problem_details.translate_options(_make_error(kind, option))
-        assert not [one for one in written if problem_details.CODE.search(one)]
+        assert not [one for one in written if problem_details.PROGRAM_TEXT.search(one)]
 
 
 def test_fields_and_verbs_have_their_names_on_the_wire() -> None:

@@ -28,7 +28,7 @@ from acms import (
     View,
     open_storage,
 )
-from acms.recall.planner import LEAST_BUDGET
+from acms.recall.planner import MIN_BUDGET_TOKENS
 from acms.text import chat_messages
 from tests.servers.stores import another
 from tests.support.counters import COUNTERS
@@ -200,7 +200,7 @@ class Story:
                 assert told <= asked
         if sequence:
             verdict = items.ledger.why(sequence[-1].id)
-            assert verdict.included or verdict.rule in ("hidden", *unless) or items.budget < LEAST_BUDGET
+            assert verdict.included or verdict.rule in ("hidden", *unless) or items.budget < MIN_BUDGET_TOKENS
         said = {one.id: one.content for one in sequence}
         for item in items:
             assert item.truncated or item.content == said[item.id]

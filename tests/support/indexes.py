@@ -12,7 +12,7 @@ from acms.log.active_entries import Replacements
 from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Segment, Snapshot
 from acms.recall.query import Query, parse_query
-from acms.recall.ranking import CANDIDATES, Ranking
+from acms.recall.ranking import MIN_CANDIDATES, Ranking
 from acms.text import index_record
 from acms.text.markers import WEIGHTS
 from tests.support.logs import CONTEXT, NONCE
@@ -31,7 +31,7 @@ def make_query(
 def rank_corpus(
     field: Corpus,
     query: str,
-    size: int = CANDIDATES,
+    size: int = MIN_CANDIDATES,
     *,
     space: str | None = None,
     vector: NDArray[np.float32] | None = None,
@@ -40,7 +40,7 @@ def rank_corpus(
     """A field, ranked for a question, which may be the last entry itself."""
     asking = NO_POSITIONS if query_position < 0 else np.array([query_position])
     question = make_query(field, query, space, vector)
-    return Ranking(field, question, size, asking=asking, query_position=query_position)
+    return Ranking(field, question, size, asking_positions=asking, query_position=query_position)
 
 
 def index_record_of(entry: Entry) -> bytes | None:

@@ -29,8 +29,8 @@ from acms.model import Head
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Conditions, collect_candidates
-from acms.recall.planner import Rows, build_candidate, choose_newest_suffix, render_choice
-from acms.recall.request import Ranked, Recall
+from acms.recall.planner import LoadedEntries, build_candidate, choose_newest_suffix, render_choice
+from acms.recall.request import RankedLog, Recall
 from acms.recall.text_frame import TextFrame
 from acms.recall.window import LogSpan, _build_span
 from acms.text import chat_messages
@@ -76,9 +76,9 @@ def plan_from_log(log: Log, query: str, budget: int, counter: TokenCounter) -> C
     frame = chat_messages.ChatFrame(counter)
     cost = sum(build_candidate(unit, Source.WINDOW, frame).tokens for unit in newest.units)
     found = candidates = None
-    if not newest.whole or cost + chat_messages.PRIMER > budget:
+    if not newest.whole or cost + chat_messages.PRIMER_TOKENS > budget:
         field = field_of(log.entries)
-        found = Ranked("c_x", log.version, field, rank_corpus(field, query))
+        found = RankedLog("c_x", log.version, field, rank_corpus(field, query))
         terms = Conditions(shown=led, episode=False)
         candidates = collect_candidates(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, found, candidates), asked, counter, TextFrame(counter))
@@ -86,7 +86,7 @@ def plan_from_log(log: Log, query: str, budget: int, counter: TokenCounter) -> C
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send(Rows({id: rows[id] for id in wanted}, {}))
+            wanted = steps.send(LoadedEntries({id: rows[id] for id in wanted}, {}))
     except StopIteration as end:
         plan: ChatPlan = end.value
         return plan
@@ -310,7 +310,7 @@ def test_a_frame_is_an_upper_bound_of_what_rendering_adds(data: st.DataObject, c
     (item,) = items_of(log)
     assert (
         chat_messages.count_message_tokens(chat_messages.render_chat_messages([item]), BYTES)
-        <= chat_messages.PRIMER + item.token_count
+        <= chat_messages.PRIMER_TOKENS + item.token_count
     )
     assert counter.count(item.content) >= 0
 
@@ -389,9 +389,9 @@ def test_the_cost_of_a_call_counts_its_name_and_arguments() -> None:
     }
     assert (
         chat_messages.count_message_tokens([message], BYTES)
-        == chat_messages.PRIMER + chat_messages.PER_MESSAGE + chat_messages.PER_CALL + 2 + 4 + 15
+        == chat_messages.PRIMER_TOKENS + chat_messages.MESSAGE_TOKENS + chat_messages.CALL_TOKENS + 2 + 4 + 15
     )
     assert (
         chat_messages.ChatFrame(BYTES).cost(Role.ASSISTANT, [call])
-        == chat_messages.PER_MESSAGE + chat_messages.PER_CALL + 2
+        == chat_messages.MESSAGE_TOKENS + chat_messages.CALL_TOKENS + 2
     )

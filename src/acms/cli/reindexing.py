@@ -13,7 +13,7 @@ from acms.cli.stores import refuse_option
 from acms.config import ACMSConfig
 from acms.ports import StorageBackend
 from acms.providers import LocalEmbedder
-from acms.recall.reindex import Reindexed, reindex
+from acms.recall.reindex import ReindexResult, reindex
 
 
 @define_command("reindex", "acms reindex user_123 --embedder local --chroma vectors", resumes=True)
@@ -62,7 +62,7 @@ async def rebuild_index(
     return 1 if result.left else 0
 
 
-def _draw_result(screen: Screen, result: Reindexed, *, moved: bool) -> None:
+def _draw_result(screen: Screen, result: ReindexResult, *, moved: bool) -> None:
     rebuilt = f"{result.cards:,} index records and {result.vectors:,} vectors"
     screen.line(
         f"{count_noun(result.contexts, 'session')}, {count_noun(result.entries, 'entry')}: {rebuilt} were made"

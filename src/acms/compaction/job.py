@@ -73,7 +73,7 @@ from acms.observability.events import Compacted
 from acms.observability.logging import emit_event, log_event
 from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.privacy.modes import privacy_of_sources
-from acms.privacy.redactor import OPEN, Redactor, create_redaction_stage
+from acms.privacy.redactor import NO_REDACTION, Redactor, create_redaction_stage
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
 from acms.text.summary_form import MIN_SUMMARY_TOKENS, sanitize_summary
@@ -219,7 +219,7 @@ async def read_compactions(
     at: int | None,
     job_id: str | None = None,
     *,
-    redactor: Redactor = OPEN,
+    redactor: Redactor = NO_REDACTION,
 ) -> list[Compaction]:
     """Return the compactions of a log up to a version, oldest first; with `job_id` only those of that job."""
     head = await storage.head(context)

@@ -18,17 +18,17 @@ from acms.contract.renditions import Counts, release_in_chunks
 from acms.contract.schema import Candidate, KVPolicy, RiskLevel, Variant
 from acms.contract.selection import Profile, Selection, select_fragments
 from acms.model import Privacy
-from acms.privacy.detect import Redacted, redact_text, safe_key, strictest_mode
+from acms.privacy.detect import RedactedText, redact_text, safe_key, strictest_mode
 from acms.results import Ledger, Verdict
 
-REVEALING = 8
+REVEALING_CHARS = 8
 """Consecutive characters of a secret that reveal it."""
-ROUNDS = 3
+SELECTIVE_ROUNDS = 3
 """Rounds in which only the chosen items are redacted; after that, all remaining items are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class AdmissionOptions:
     """The parameters of a choice."""
 
     #: The stricter of the request's and the tenant's mode.
@@ -53,11 +53,11 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admission:
     """The chosen fragments, and the effects of privacy on the candidates."""
 
     selection: Selection
-    #: The candidates of the fragments by id, as they were admitted.
+    #: The candidates of the fragments by id, as they were admission.
     candidates: dict[str, Candidate]
     #: Fragments of which only the id is shown.
     blocked: int = 0
@@ -69,12 +69,12 @@ class Admitted:
     advice: KVPolicy
 
 
-def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
+def admit_candidates(candidates: Iterable[Candidate], options: AdmissionOptions) -> Admission:
     """Choose the fragments of a reply, redacted, and the advice for the caller's cache."""
-    modes = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
-    unblocked, blocked_count = _without_blocked(candidates, modes, terms.unread)
-    redactors = {mode: _Redactor(modes[mode], frozenset(terms.gaze)) for mode in Privacy}
-    selection, pool = _select_redacted(unblocked, redactors, terms)
+    modes = {mode: strictest_mode(options.mode, mode) for mode in Privacy}
+    unblocked, blocked_count = _without_blocked(candidates, modes, options.unread)
+    redactors = {mode: _Redactor(modes[mode], frozenset(options.gaze)) for mode in Privacy}
+    selection, pool = _select_redacted(unblocked, redactors, options)
     withheld = blocked_count + len(unblocked) - len(pool)
     shown_ids = {fragment.id for fragment in selection.fragments}
     by_id = {candidate.id: candidate for candidate in pool if candidate.id in shown_ids}
@@ -82,13 +82,13 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     shown_modes = [modes[by_id[fragment.id].privacy] for fragment in selection.fragments]
     advice = policy(
         selected=selection.fragments,
-        tokens_max=terms.tokens_max,
-        gaze=terms.gaze,
+        tokens_max=options.tokens_max,
+        gaze=options.gaze,
         benefits=selection.benefits,
-        cache=terms.cache,
-        capacity=terms.capacity,
+        cache=options.cache,
+        capacity=options.capacity,
     )
-    return Admitted(
+    return Admission(
         selection=selection,
         advice=advice,
         candidates=by_id,
@@ -99,33 +99,33 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
 
 
 def _select_redacted(
-    pool: list[Candidate], redactors: Mapping[Privacy, _Redactor], terms: Terms
+    pool: list[Candidate], redactors: Mapping[Privacy, _Redactor], options: AdmissionOptions
 ) -> tuple[Selection, list[Candidate]]:
     """Select fragments that are redacted; return them with the pool without candidates whose id is sensitive.
 
     Only chosen candidates are redacted, because redaction takes time. It may change their cost and their names, so the
-    choice is repeated until all chosen ones are redacted; after `ROUNDS` rounds all candidates are redacted.
+    choice is repeated until all chosen ones are redacted; after `SELECTIVE_ROUNDS` rounds all candidates are redacted.
     """
     redacted_ids: set[str] = set()
     rounds = 0
     while True:
         selection = select_fragments(
             pool,
-            gaze=terms.gaze,
-            tokens_max=terms.tokens_max,
-            now=terms.now,
-            count=terms.count,
-            counts=terms.counts,
-            profile=terms.profile,
-            risk=terms.risk,
-            order=terms.order,
-            external_share=terms.external_share,
+            gaze=options.gaze,
+            tokens_max=options.tokens_max,
+            now=options.now,
+            count=options.count,
+            counts=options.counts,
+            profile=options.profile,
+            risk=options.risk,
+            order=options.order,
+            external_share=options.external_share,
         )
         pending = {fragment.id for fragment in selection.fragments} - redacted_ids
         if not pending:
             return selection, pool
         rounds += 1
-        if rounds > ROUNDS:  # redacting all of them ends the loop, however the choices change
+        if rounds > SELECTIVE_ROUNDS:  # redacting all of them ends the loop, however the choices change
             pending = {candidate.id for candidate in pool} - redacted_ids
         redacted_ids |= pending
         remaining = _redact_pending(pool, pending, redactors)
@@ -189,19 +189,19 @@ def _best_first(candidate: Candidate) -> tuple[float, float, str, str]:
     return -(candidate.relevance or 0.0), -stamp, candidate.id, repr(candidate)
 
 
-def build_ledger(admitted: Admitted, omitted_experience: Sequence[str] = ()) -> Ledger:
+def build_ledger(admission: Admission, omitted_experience: Sequence[str] = ()) -> Ledger:
     """Return a ledger with a verdict on each candidate; the verdicts are built when they are first read.
 
     `omitted_experience` are ids of units of experience above the requested number. The ledger contains no text. A
     sensitive id is redacted; an id that reveals blocked text is not listed.
     """
-    weighed, withheld = admitted.selection.weighed, admitted.withheld
+    record, withheld = admission.selection.record, admission.withheld
 
     def build_verdicts() -> dict[str, Verdict]:
         too_many = "experience_top_k asked for fewer units of experience"
         revealing = "its id or its names would tell what may not be shown"
         verdicts = [_omission_verdict(id, "top_k", too_many) for id in omitted_experience]
-        verdicts += weighed.verdicts()
+        verdicts += record.verdicts()
         for number in range(1, withheld + 1):
             verdicts.append(_omission_verdict(f"withheld:{number}", "hidden", revealing))
         by_id: dict[str, Verdict] = {}
@@ -211,8 +211,8 @@ def build_ledger(admitted: Admitted, omitted_experience: Sequence[str] = ()) -> 
             by_id[verdict.id] = verdict
         return by_id
 
-    candidates = weighed.unique_count + withheld + len(omitted_experience)
-    shown_count = len(admitted.selection.fragments)
+    candidates = record.unique_count + withheld + len(omitted_experience)
+    shown_count = len(admission.selection.fragments)
     return Ledger(build_verdicts, omitted=candidates - shown_count)
 
 
@@ -247,8 +247,8 @@ def redact_excerpt(excerpt_text: str, full_text: str, mode: Privacy) -> str | No
     excerpt = redact_text(excerpt_text, mode).text
     for span in redact_text(full_text, mode).spans:
         secret = full_text[span.start : span.end]
-        for start in range(max(1, len(secret) - REVEALING + 1)):
-            if secret[start : start + REVEALING] in excerpt:
+        for start in range(max(1, len(secret) - REVEALING_CHARS + 1)):
+            if secret[start : start + REVEALING_CHARS] in excerpt:
                 return None
     return excerpt
 
@@ -271,7 +271,7 @@ class _Redactor:
         if _is_sensitive_id(candidate.id, mode):
             return None
         original = candidate.text
-        redacted = Redacted("", ()) if original is None else redact_text(original, mode)
+        redacted = RedactedText("", ()) if original is None else redact_text(original, mode)
         secrets = _removed_texts(original or "", redacted)
         variants: list[Variant] = []
         for variant in candidate.variants:
@@ -319,5 +319,5 @@ class _Redactor:
         return any(name in text for text in texts)
 
 
-def _removed_texts(original: str, redacted: Redacted) -> list[str]:
+def _removed_texts(original: str, redacted: RedactedText) -> list[str]:
     return [original[span.start : span.end].lower() for span in redacted.spans]

@@ -12,9 +12,9 @@ from acms.contract.schema import Candidate, RiskLevel
 
 OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
 """Weights of the published benefit."""
-DIGITS = 9
+SCORE_DECIMALS = 9
 """Decimals that count when two scores are compared."""
-JUDGED = 0.8
+RELEVANCE_SHARE = 0.8
 """Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 
 
@@ -40,4 +40,4 @@ def clamp_relevance(candidate: Candidate) -> float | None:
 
 def compute_score(benefit: float, tokens: int) -> float:
     """Return the published score, rounded for comparison."""
-    return round(benefit / (1 + tokens / 1000), DIGITS)
+    return round(benefit / (1 + tokens / 1000), SCORE_DECIMALS)

@@ -20,15 +20,15 @@ from acms.contract.caller_cache import Applied, Kept, KVCache
 from acms.contract.entities import gaze_of_request
 from acms.contract.intent_defaults import BUDGETS, Complexity, Intent, Urgency, classify_intent
 from acms.contract.schema import Action, Code, ErrorEnvelope, Notice, RenderReply, RenderRequest, RiskLevel
-from acms.contract.wire import one_of, parse_text
+from acms.contract.wire import parse_choice, parse_text
 from acms.errors import ValidationError
 from acms.model import Privacy
 
 __all__ = ["CEO", "Applied", "Intent", "KVCache", "Kept", "Outcome", "Renderer", "Tried", "pick"]
 
-ATTEMPT_MS = 100.0
+MIN_ATTEMPT_MS = 100.0
 """Least milliseconds for another attempt; with less time left, only options without a retry are taken."""
-PREFERENCE = (
+ACTIONS_BY_PREFERENCE = (
     Action.RETRY_WITH_REDUCED_SCOPE,
     Action.EXPLICIT_L1_EXPANSION,
     Action.RETURN_L4_ONLY,
@@ -102,7 +102,7 @@ class CEO:
         self._acs = acs
         #: Fragments of past replies; kept by the policies of the replies.
         self.cache = cache
-        self._privacy = one_of(Privacy, privacy, "privacy")
+        self._privacy = parse_choice(Privacy, privacy, "privacy")
         self._ids = ids
         self._clock = clock
 
@@ -155,7 +155,7 @@ class CEO:
             action = pick(error, request, left=left_ms, done=tried_actions)
             if action is None:
                 break
-            current_request = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left_ms))
+            current_request = replace(request, id=self._ids(), time_ms=max(MIN_ATTEMPT_MS, left_ms))
         final = _add_warnings(_choose_reply(replies), notices)
         applied = None if cache is None else cache.receive(final, gaze=gaze_of_request(request))
         return Outcome(intent=intent, request=request, reply=final, tried=tuple(tried), applied=applied)
@@ -181,8 +181,8 @@ class CEO:
             intent=intent.goal,
             tokens_max=tokens_max,
             time_ms=time_ms,
-            risk=intent.risk if risk is None else one_of(RiskLevel, risk, "risk"),
-            privacy=self._privacy if privacy is None else one_of(Privacy, privacy, "privacy"),
+            risk=intent.risk if risk is None else parse_choice(RiskLevel, risk, "risk"),
+            privacy=self._privacy if privacy is None else parse_choice(Privacy, privacy, "privacy"),
         )
 
 
@@ -197,11 +197,11 @@ def pick(
     """
     offered = {option.action for option in error.options}
     excluded = set(done)
-    if not error.retriable or left < ATTEMPT_MS:
+    if not error.retriable or left < MIN_ATTEMPT_MS:
         excluded.update(_RETRIES)
     if request.risk is RiskLevel.HIGH or request.privacy is Privacy.BLOCK:
         excluded.add(Action.EXPLICIT_L1_EXPANSION)
-    candidates = [action for action in PREFERENCE if action in offered and action not in excluded]
+    candidates = [action for action in ACTIONS_BY_PREFERENCE if action in offered and action not in excluded]
     return candidates[0] if candidates else None
 
 

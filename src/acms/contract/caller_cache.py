@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 
 from acms import nouns
 from acms.contract.benefit import CITATION, OVERLAP, RECENCY
-from acms.contract.kv_policy import CAPACITY, LARGE, CachedKey, eviction_sort_key, resolve_conflicts
+from acms.contract.kv_policy import (
+    DEFAULT_CAPACITY,
+    LARGE_TOKENS,
+    CachedKey,
+    eviction_sort_key,
+    resolve_conflicts,
+)
 from acms.contract.schema import Code, Fragment, KVPolicy, Lod, Notice, RenderReply, Variant
 from acms.contract.wire import Fields, parse_integer, parse_number, parse_text
 from acms.errors import ValidationError
@@ -20,16 +26,16 @@ from acms.model import Json
 from acms.ports import TokenCounter
 from acms.recall.shortening import cut_middle
 
-FREQUENT, RECENT = 3, 8
-"""Conflicts are frequent if at least `FREQUENT` of the last `RECENT` policies had one."""
-UNJUDGED = RECENCY + CITATION / 2
+FREQUENT_CONFLICTS, RECENT_POLICIES = 3, 8
+"""Conflicts are frequent if at least `FREQUENT_CONFLICTS` of the last `RECENT_POLICIES` had one."""
+DEFAULT_BENEFIT = RECENCY + CITATION / 2
 """Benefit of a fragment without a stated one: the published benefit of a fresh text without a citation."""
 
 _STATE = ("version", "capacity", "turn", "conflicts", "units")
 _UNIT = ("key", "lod", "text", "entities", "cost", "benefit", "used", "pinned", "compressed", "variants")
 
 
-class Quarters:
+class QuarterCounter:
     """Counts one token per four characters, rounded up: the contract's estimate without a tokenizer."""
 
     name = "quarters"
@@ -92,12 +98,12 @@ class KVCache:
     def __init__(
         self,
         *,
-        capacity: int = CAPACITY,
+        capacity: int = DEFAULT_CAPACITY,
         counter: TokenCounter | None = None,
         shorten: Callable[[str, int], str] | None = None,
     ) -> None:
         self._capacity = parse_integer(capacity, "capacity", minimum=1, maximum=1_000_000)
-        self._counter = counter or Quarters()
+        self._counter = counter or QuarterCounter()
         self._shorten = shorten
         self._units: dict[str, Kept] = {}
         self._turn = 0
@@ -135,7 +141,7 @@ class KVCache:
     def notices(self) -> tuple[Notice, ...]:
         """Return the warnings for the next reply: `PARTIAL_DATA` while conflicts are frequent."""
         conflicts = sum(self._conflicts.values())
-        if conflicts < FREQUENT:
+        if conflicts < FREQUENT_CONFLICTS:
             return ()
         message = (
             f"{conflicts} of the last {len(self._conflicts)} cache policies named a key in more than one list"
@@ -163,7 +169,7 @@ class KVCache:
         lod: Lod = Lod.MICRO,
         entities: Sequence[str] = (),
         cost: int | None = None,
-        benefit: float = UNJUDGED,
+        benefit: float = DEFAULT_BENEFIT,
         variants: Sequence[Variant] = (),
     ) -> None:
         """Store a fragment, replacing a shortened version of it; a pin on its key stays.
@@ -270,7 +276,7 @@ class KVCache:
             conflicts=conflicts,
             ignored=tuple(ignored),
         )
-        return applied, dict(list(history.items())[-RECENT:])
+        return applied, dict(list(history.items())[-RECENT_POLICIES:])
 
     def _compress(self, unit: Kept) -> Kept:
         """Return a fragment with a shorter text under the same key, or unchanged if there is no shorter text."""
@@ -280,7 +286,7 @@ class KVCache:
         # The engine may count tokens differently: `scale` converts its tokens into those of this cache.
         scale = own_tokens / unit.cost if unit.cost else 1.0
         # At most half, and less than what counts as large: otherwise the next policy would compress it again.
-        budget = int(min((unit.cost or own_tokens) // 2, LARGE - 1) * scale)
+        budget = int(min((unit.cost or own_tokens) // 2, LARGE_TOKENS - 1) * scale)
         text = "" if self._shorten is None else self._shorten(unit.text, budget)
         if text and self._counter.count(text) < own_tokens:
             return self._with_shorter_text(unit, text, scale)
@@ -338,9 +344,9 @@ class KVCache:
 
 def _estimate_benefit(fragment: Fragment, requested_names: frozenset[str]) -> float:
     if not requested_names:
-        return UNJUDGED
+        return DEFAULT_BENEFIT
     own_names = {name.strip().lower() for name in fragment.entities}
-    return UNJUDGED + OVERLAP * len(own_names & requested_names) / len(requested_names)
+    return DEFAULT_BENEFIT + OVERLAP * len(own_names & requested_names) / len(requested_names)
 
 
 def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import isnan
 from typing import NamedTuple
 
-from acms.contract.benefit import CITATION, JUDGED, OVERLAP, RECENCY
+from acms.contract.benefit import CITATION, OVERLAP, RECENCY, RELEVANCE_SHARE
 from acms.contract.schema import Layer, Lod
 from acms.results import Verdict
 
@@ -30,11 +30,11 @@ _REASONS = (
 )
 _LODS, _LAYERS = tuple(Lod), tuple(Layer)
 #: Indexes of the enumerations' members in the columns.
-LOD = {lod: place for place, lod in enumerate(_LODS)}
-LAYER = {layer: place for place, layer in enumerate(_LAYERS)}
+LOD_INDEX = {lod: place for place, lod in enumerate(_LODS)}
+LAYER_INDEX = {layer: place for place, layer in enumerate(_LAYERS)}
 
 
-class Rejected(NamedTuple):
+class Rejection(NamedTuple):
     """A candidate that was left out, and why."""
 
     id: str
@@ -51,11 +51,11 @@ def _empty_array() -> array[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighed:
+class DecisionRecord:
     """Every candidate of a choice, one row each: unique ids first, then duplicates."""
 
     ids: list[str] = field(default_factory=list[str])
-    #: Index into `RULES`, `LOD`, `LAYER`.
+    #: Index into `RULES`, `LOD_INDEX`, `LAYER_INDEX`.
     rules: bytearray = field(default_factory=bytearray)
     lods: bytearray = field(default_factory=bytearray)
     layers: bytearray = field(default_factory=bytearray)
@@ -76,7 +76,7 @@ class Weighed:
     remaining: int = 0
     is_quality: bool = True
 
-    def too_large(self) -> bool:
+    def has_too_large(self) -> bool:
         """Return whether a candidate was left out because it did not fit the budget."""
         return BUDGET in self.rules
 
@@ -86,27 +86,27 @@ class Weighed:
         return len(self.ids) - self.rules.count(DUPLICATE)
 
     @cached_property
-    def by_score(self) -> Mapping[str, float]:
+    def scores_by_id(self) -> Mapping[str, float]:
         """Scores by id, as of before the choice."""
         return dict(zip(self.ids[: self.unique_count], self.scores, strict=False))
 
     @cached_property
-    def by_benefit(self) -> Mapping[str, float]:
+    def benefits_by_id(self) -> Mapping[str, float]:
         """Published benefits by id."""
         return dict(zip(self.ids[: self.unique_count], self.benefits, strict=False))
 
     @cached_property
-    def rejected(self) -> tuple[Rejected, ...]:
+    def rejected(self) -> tuple[Rejection, ...]:
         """The rejected candidates, best score first, then the duplicates."""
         # Sorting is stable: ties keep the better rank.
         rows = sorted(range(self.unique_count), key=lambda row: -self.scores[row])
         rows += range(self.unique_count, len(self.ids))
-        rejections: list[Rejected] = []
+        rejections: list[Rejection] = []
         for row in rows:
             rule = self.rules[row]
             if rule != SHOWN:
                 score, cost = self.scores[row], self.costs[row]
-                rejections.append(Rejected(self.ids[row], RULES[rule], _REASONS[rule], score, cost))
+                rejections.append(Rejection(self.ids[row], RULES[rule], _REASONS[rule], score, cost))
         return tuple(rejections)
 
     def parts(self, row: int) -> dict[str, float]:
@@ -120,7 +120,7 @@ class Weighed:
                 "recency": RECENCY * self.recencies[row] * scale,
                 "citation": CITATION * self.citation_scores[row] * scale,
             }
-        weight_of_relevance = JUDGED if self.requested_count else 1.0
+        weight_of_relevance = RELEVANCE_SHARE if self.requested_count else 1.0
         return {
             "relevance": relevance * (1 - CITATION) * weight_of_relevance,
             "overlap": (1 - CITATION) * (1 - weight_of_relevance) * covered_share,

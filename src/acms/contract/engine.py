@@ -1,7 +1,7 @@
 """ACS: the engine behind the v0 contract. It answers a request for context with fragments in the budget or an error.
 
     reply = await ACS(sources=[session]).render({"version": "v0", …})
-    reply.to_wire()
+    reply_parts.to_wire()
 
 Sources are queried concurrently, each within a slice of the request's time; their candidates are validated, redacted
 and selected from. A reply arrives within `time_ms` + max(5 %, 25 ms), regardless of the sources, and stays within
@@ -23,13 +23,12 @@ from importlib import import_module
 from time import perf_counter
 from typing import Literal, NamedTuple
 
-from acms.contract import recovery
-from acms.contract import reply as replying
-from acms.contract.admission import Admitted, Terms, admit_candidates, build_ledger
+from acms.contract import recovery, reply_parts
+from acms.contract.admission import Admission, AdmissionOptions, admit_candidates, build_ledger
 from acms.contract.entities import extract_entities, gaze_of_request
 from acms.contract.kv_policy import CachedKey, ListsKeys, parse_cache_keys
 from acms.contract.providers import Answer, Call, KnowledgeSource, Provider, ask_providers, build_providers
-from acms.contract.recovery import Outcome, Situation
+from acms.contract.recovery import FailedAttempt, ProviderOutcome
 from acms.contract.renditions import release_in_chunks
 from acms.contract.schema import (
     Action,
@@ -43,7 +42,7 @@ from acms.contract.schema import (
     RiskLevel,
 )
 from acms.contract.selection import Profile
-from acms.contract.session_source import Memory
+from acms.contract.session_source import SessionMemory
 from acms.errors import ConfigurationError
 from acms.log import validation
 from acms.model import Json, Privacy
@@ -291,9 +290,9 @@ class ACS:
             )
             return replace(error, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
         answers = await self._gather(rendering)
-        outcomes = [replying.outcome_of_answer(answer) for _, answer in sorted(answers.items())]
+        outcomes = [reply_parts.outcome_of_answer(answer) for _, answer in sorted(answers.items())]
         answers = {**self._reused_answers(rendering, answers), **answers}
-        collected = replying.count_candidates(answers, request.experience_top_k)
+        collected = reply_parts.count_candidates(answers, request.experience_top_k)
         is_complete = collected > 0 and all(answer.code is None for answer in answers.values())
         if is_complete:
             self._attempts.pop(request.request_id, None)
@@ -304,7 +303,7 @@ class ACS:
             if code is not None:
                 message = recovery.describe_outcomes(outcomes)
                 return self._build_error(rendering, code, message, outcomes, 0)
-        warnings = replying.notices_for_answers(answers)
+        warnings = reply_parts.notices_for_answers(answers)
         pile = _Pile(answers, reusable=not is_complete)
         del answers  # the pile holds the last reference and releases it in chunks
         return await self._reply_from_pile(rendering, pile, warnings, outcomes, collected)
@@ -313,10 +312,10 @@ class ACS:
         """Return what the answers of the earlier attempt allow, without querying a source."""
         request = rendering.request
         answers = self._reused_answers(rendering, {})
-        collected = replying.count_candidates(answers, request.experience_top_k)
+        collected = reply_parts.count_candidates(answers, request.experience_top_k)
         if collected > 0 and all(answer.code is None for answer in answers.values()):
             self._attempts.pop(request.request_id, None)
-        warnings = replying.notices_for_answers(answers)
+        warnings = reply_parts.notices_for_answers(answers)
         return await self._reply_from_pile(rendering, _Pile(answers, reusable=True), warnings, [], collected)
 
     async def _reply_from_pile(
@@ -324,7 +323,7 @@ class ACS:
         rendering: _Rendering,
         pile: _Pile,
         warnings: Sequence[Notice],
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[ProviderOutcome],
         collected: int,
     ) -> RenderReply:
         """Choose fragments from the answers and return the reply, or an error if the choice is refused or too late.
@@ -337,14 +336,14 @@ class ACS:
             self._remember(rendering, pile.take())
             message = "there was no time left to choose from what was found"
             return self._build_error(rendering, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
-        admitted, ledger = choice
+        admission, ledger = choice
         planner_ms = round(1000 * (self._timer() - began), 3)
-        _log_choice(rendering, admitted, collected, planner_ms)
+        _log_choice(rendering, admission, collected, planner_ms)
         if rendering.action is not Action.RETURN_MINIMAL:
-            error = self._reject_choice(rendering, admitted, outcomes, collected)
+            error = self._reject_choice(rendering, admission, outcomes, collected)
             if error is not None:
                 return replace(error, ledger=ledger)
-        advice, selection = admitted.advice, admitted.selection
+        advice, selection = admission.advice, admission.selection
         rendering.log(
             "kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict)
         )
@@ -356,21 +355,21 @@ class ACS:
             fragments=selection.fragments,
             kv_policy=advice,
             metrics=metrics,
-            warnings=(*warnings, *replying.notices_for_selection(admitted)),
-            experience=replying.build_experience(admitted),
+            warnings=(*warnings, *reply_parts.notices_for_selection(admission)),
+            experience=reply_parts.build_experience(admission),
             ledger=ledger,
         )
 
     def _reject_choice(
-        self, rendering: _Rendering, admitted: Admitted, outcomes: Sequence[Outcome], collected: int
+        self, rendering: _Rendering, admission: Admission, outcomes: Sequence[ProviderOutcome], collected: int
     ) -> RenderReply | None:
         """Return the error reply if the choice does not satisfy the request, or None if it does."""
-        obtained = bool(admitted.selection.fragments) or admitted.selection.weighed.too_large()
+        obtained = bool(admission.selection.fragments) or admission.selection.record.has_too_large()
         code = recovery.select_error_code(outcomes, rendering.request.risk, obtained=obtained)
         if code is not None:
             message = recovery.describe_outcomes(outcomes)
             return self._build_error(rendering, code, message, outcomes, collected)
-        if admitted.withheld and not obtained:
+        if admission.withheld and not obtained:
             message = "what was found would show what must not be shown"
             return self._build_error(rendering, Code.PRIVACY_VIOLATION, message, outcomes, 0)
         return None
@@ -379,12 +378,12 @@ class ACS:
         """Query the sources, then retry some in a second wave; return the answers by index of the source."""
         request, mode = rendering.request, rendering.mode
 
-        def prepare() -> tuple[RenderRequest, dict[int, Memory]]:
+        def prepare() -> tuple[RenderRequest, dict[int, SessionMemory]]:
             """Return the request for sources other than sessions, with a redacted intent, and a memory per session."""
             redacted_intent = redact_text(request.intent, _privacy_of_query(mode)).text
             redacted = replace(request, intent=redacted_intent)
             sessions = [provider.source for provider in self._providers if provider.is_session]
-            memories = {id(session): Memory(session, request, mode) for session in sessions}
+            memories = {id(session): SessionMemory(session, request, mode) for session in sessions}
             return replace(redacted, entities=gaze_of_request(redacted)), memories
 
         redacted_request, memories = await off_loop(prepare, 4 * len(request.intent))
@@ -414,7 +413,7 @@ class ACS:
         return answers
 
     async def _ask(
-        self, rendering: _Rendering, calls: Mapping[int, Call], memories: Mapping[int, Memory]
+        self, rendering: _Rendering, calls: Mapping[int, Call], memories: Mapping[int, SessionMemory]
     ) -> dict[int, Answer]:
         """Make some calls concurrently, log them, and return the answers by index of the source."""
         for call in calls.values():
@@ -432,7 +431,7 @@ class ACS:
             list(calls.values()), memories, rendering.reading_lock, until=rendering.answers_due
         )
         for answer in answers:
-            for name, level, fields in replying.log_records_for_answer(answer):
+            for name, level, fields in reply_parts.log_records_for_answer(answer):
                 rendering.log(name, level=level, **fields)
         return dict(zip(calls, answers, strict=True))
 
@@ -566,18 +565,18 @@ class ACS:
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _choose(self, rendering: _Rendering, pile: _Pile) -> tuple[Admitted, Ledger] | None:
+    async def _choose(self, rendering: _Rendering, pile: _Pile) -> tuple[Admission, Ledger] | None:
         """Choose the fragments, in a thread if there are many candidates; return None if the time runs out."""
         request = rendering.request
         moment = self._clock()
 
-        def choose() -> tuple[Admitted, Ledger]:
-            candidates, omitted = replying.cap_experience(pile, request.experience_top_k)
+        def choose() -> tuple[Admission, Ledger]:
+            candidates, omitted = reply_parts.cap_experience(pile, request.experience_top_k)
             names: set[str] = set()
             for candidate in candidates:
                 names.update(name for name in candidate.entities if not name.isalnum())
             shares = [session.internals.external_share for session in self._sessions()]
-            terms = Terms(
+            options = AdmissionOptions(
                 mode=rendering.mode,
                 gaze=gaze_of_request(request, known_names=names),
                 tokens_max=request.tokens_max,
@@ -592,9 +591,9 @@ class ACS:
                 unread=tuple(text for answer in pile for text in answer.unread),
                 external_share=min(shares, default=1.0),
             )
-            admitted = admit_candidates(candidates, terms)
+            admission = admit_candidates(candidates, options)
             release_in_chunks(candidates)
-            return admitted, build_ledger(admitted, omitted)
+            return admission, build_ledger(admission, omitted)
 
         # A reply may take 5 % longer than asked for, but at least 25 ms.
         deadline = rendering.start + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
@@ -614,10 +613,10 @@ class ACS:
         rendering: _Rendering,
         code: Code,
         message: str,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[ProviderOutcome],
         collected: int,
     ) -> RenderReply:
-        situation = Situation(
+        situation = FailedAttempt(
             request=rendering.request,
             mode=rendering.mode,
             attempt=rendering.attempt,
@@ -638,9 +637,9 @@ def _build_manifest(reply: RenderReply, budget: int) -> Manifest:
     return manifest_of_reply(fragments, reply.ledger, budget=budget)
 
 
-def _log_choice(rendering: _Rendering, admitted: Admitted, collected: int, planner_ms: float) -> None:
+def _log_choice(rendering: _Rendering, admission: Admission, collected: int, planner_ms: float) -> None:
     """Log the counts of the choice and of the items that privacy affected."""
-    selection = admitted.selection
+    selection = admission.selection
     rendering.log(
         "selection.done",
         candidates=collected,
@@ -649,12 +648,12 @@ def _log_choice(rendering: _Rendering, admitted: Admitted, collected: int, plann
         coverage_entities=selection.coverage,
         planner_ms=planner_ms,
     )
-    if admitted.redacted or admitted.blocked or admitted.withheld:
+    if admission.redacted or admission.blocked or admission.withheld:
         rendering.log(
             "privacy.redacted",
-            redacted=admitted.redacted,
-            blocked=admitted.blocked,
-            withheld=admitted.withheld,
+            redacted=admission.redacted,
+            blocked=admission.blocked,
+            withheld=admission.withheld,
         )
 
 

@@ -16,24 +16,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from acms.contract.benefit import DIGITS
+from acms.contract.benefit import SCORE_DECIMALS
 from acms.contract.schema import Fragment, KVPolicy, Lod
 from acms.errors import ValidationError
 from acms.privacy.detect import safe_key
 
-CAPACITY = 64
+DEFAULT_CAPACITY = 64
 """Default capacity of a cache, in keys (published)."""
 PIN_SHARE, PINS_SHARE = 0.25, 0.5
 """Share of the token budget that one pinned key may cost, and that all of them may cost together."""
-LARGE = 200
+LARGE_TOKENS = 200
 """Tokens from which a text is worth compressing."""
-MEDIUM, GOOD = 0.2, 0.6
+MEDIUM_BENEFIT, GOOD_BENEFIT = 0.2, 0.6
 """Benefit from which something is worth keeping at all, and from which it is worth keeping whole."""
-STALE = 0.6
+EVICT_SCORE = 0.6
 """Evict score from which a key is evicted even below capacity."""
-WINDOW = 20
+QUOTE_CHARS = 20
 """Consecutive characters of a text that reveal it."""
-_HALF = WINDOW // 2
+_HALF = QUOTE_CHARS // 2
 
 
 class CachedKey(NamedTuple):
@@ -64,7 +64,7 @@ class ListsKeys(Protocol):
         ...
 
 
-class Resolved(NamedTuple):
+class NormalizedPolicy(NamedTuple):
     """A policy without duplicates and conflicts."""
 
     policy: KVPolicy
@@ -93,10 +93,10 @@ def evict_score(*, turns: int, cost: int, benefit: float) -> float:
     age = min(1.0, turns / 8)
     size = min(1.0, cost / 1000)
     uselessness = 1 - min(1.0, max(0.0, benefit))
-    return round(0.4 * age + 0.3 * size + 0.3 * uselessness, DIGITS)
+    return round(0.4 * age + 0.3 * size + 0.3 * uselessness, SCORE_DECIMALS)
 
 
-def resolve_conflicts(policy: KVPolicy) -> Resolved:
+def resolve_conflicts(policy: KVPolicy) -> NormalizedPolicy:
     """Return a policy with each key in one list only: pin takes precedence over compress, and compress over evict."""
     action_of_key: dict[str, str] = {}
     conflicts: set[str] = set()
@@ -109,7 +109,7 @@ def resolve_conflicts(policy: KVPolicy) -> Resolved:
     for key, action in action_of_key.items():
         keys[action].append(key)
     resolved = KVPolicy(pin=tuple(keys["pin"]), compress=tuple(keys["compress"]), evict=tuple(keys["evict"]))
-    return Resolved(resolved, tuple(sorted(conflicts)))
+    return NormalizedPolicy(resolved, tuple(sorted(conflicts)))
 
 
 def policy(
@@ -133,7 +133,7 @@ def policy(
     Pins are in the order of the reply, keys to compress by falling cost, keys to evict by falling evict score.
     """
     if capacity is None:
-        capacity = cache.capacity if isinstance(cache, ListsKeys) else CAPACITY
+        capacity = cache.capacity if isinstance(cache, ListsKeys) else DEFAULT_CAPACITY
     units = _collect_keys(selected, benefits or {}, parse_cache_keys(cache))
     safe_keys = [key for key in units if safe(key)]
     texts = [fragment.text for fragment in selected if fragment.text is not None]
@@ -174,12 +174,12 @@ def _choose_evictions(
 
 
 def _is_compressible(unit: CachedKey) -> bool:
-    return unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD
+    return unit.cost >= LARGE_TOKENS and MEDIUM_BENEFIT <= unit.benefit < GOOD_BENEFIT
 
 
 def _is_obsolete(unit: CachedKey, keys_of_reply: Collection[str], pinned: Iterable[CachedKey]) -> bool:
     """Return whether a key is stale, or not in the reply and redundant with a pinned one."""
-    if _score_for_eviction(unit) >= STALE:
+    if _score_for_eviction(unit) >= EVICT_SCORE:
         return True
     return unit.key not in keys_of_reply and any(_is_redundant(unit, pin) for pin in pinned)
 
@@ -254,12 +254,12 @@ def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
 
 
 def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
-    """Return the keys that contain `WINDOW` consecutive characters of one of the texts."""
+    """Return the keys that contain `QUOTE_CHARS` consecutive characters of one of the texts."""
     keys_by_window: dict[str, set[str]] = {}
     halves: set[str] = set()
     for key in keys:
-        for start in range(len(key) - WINDOW + 1):
-            window = key[start : start + WINDOW]
+        for start in range(len(key) - QUOTE_CHARS + 1):
+            window = key[start : start + QUOTE_CHARS]
             keys_by_window.setdefault(window, set()).add(key)
             halves.update(window[offset : offset + _HALF] for offset in range(_HALF + 1))
     quoting: set[str] = set()
@@ -272,6 +272,6 @@ def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
             if text[piece_start : piece_start + _HALF] not in halves:
                 continue
             for start in range(max(0, piece_start - _HALF + 1), piece_start + 1):
-                window = text[start : start + WINDOW]
+                window = text[start : start + QUOTE_CHARS]
                 quoting.update(keys_by_window.pop(window, ()))
     return quoting

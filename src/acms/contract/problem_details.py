@@ -21,10 +21,10 @@ from acms.log.merges import MergeConflict
 from acms.model import Json
 from acms.nouns import decode_noun, encode_noun
 
-MEDIA = "application/problem+json"
+MEDIA_TYPE = "application/problem+json"
 """Media type of an error."""
 
-STATUS: Mapping[str, int] = {
+STATUS_BY_CODE: Mapping[str, int] = {
     "ACMS": 500,
     "CONFIGURATION": 409,
     "MISSING_EXTRA": 501,
@@ -68,7 +68,7 @@ STATUS: Mapping[str, int] = {
 }
 """Status of every code."""
 
-TITLES: Mapping[int, str] = {
+TITLE_BY_STATUS: Mapping[int, str] = {
     400: "Bad request",
     401: "Not authenticated",
     403: "Not allowed",
@@ -91,7 +91,9 @@ TITLES: Mapping[int, str] = {
 }
 """Titles of the statuses, independent of the occurrence."""
 
-CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]{2,}_[a-z]+|\bPrompt\b|event loop|os\.fork")
+PROGRAM_TEXT = re.compile(
+    r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]{2,}_[a-z]+|\bPrompt\b|event loop|os\.fork"
+)
 """Words of Python code or of a shell, but no ids (m_…). Options with such words are useless to a caller over HTTP."""
 
 _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -158,14 +160,14 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 """The engine's options as patterns, each with its equivalent over HTTP."""
 _SESSION = re.compile(r"((?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|, session\b)|\b(?:session or context|session)(s?)\b")
 """A quoted text or a name in a list (group 1), or the engine's word for a context and its plural (group 2)."""
-_CLASSES: Mapping[str, type[ACMSError]] = {
+_ERROR_BY_CODE: Mapping[str, type[ACMSError]] = {
     kind.code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, ACMSError)
 }
-_OPERATORS = frozenset(
+_OPERATOR_CODES = frozenset(
     code
-    for code, kind in _CLASSES.items()
+    for code, kind in _ERROR_BY_CODE.items()
     if issubclass(kind, errors.StorageError)
     or kind in (errors.ConfigurationError, errors.MissingExtraError, errors.ProviderError)
 )
@@ -174,7 +176,7 @@ _OPERATORS = frozenset(
 
 def status_of(error: ACMSError) -> int:
     """Return the status of an error."""
-    return STATUS.get(error.code, 500)
+    return STATUS_BY_CODE.get(error.code, 500)
 
 
 def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
@@ -187,7 +189,7 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     options = [] if is_internal else translate_options(error)
     problem: dict[str, Json] = {
         "type": f"urn:acms:error:{error.code.lower()}",
-        "title": TITLES[status],
+        "title": TITLE_BY_STATUS[status],
         "status": status,
         "detail": detail,
         "code": error.code,
@@ -195,7 +197,7 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         "options": options,
         "requestId": request_id,
     }
-    is_for_callers = not is_internal and error.code not in _OPERATORS
+    is_for_callers = not is_internal and error.code not in _OPERATOR_CODES
     if is_for_callers and detail != str(error):
         problem["pythonDetail"] = str(error)
     if is_for_callers and options != list(error.options):
@@ -229,12 +231,12 @@ def _serialize_members(error: ACMSError) -> dict[str, Json]:
 
 def translate_options(error: ACMSError) -> list[str]:
     """Return the options of an error that an HTTP client can apply, without those for Python code or a shell."""
-    if error.code in _OPERATORS:
+    if error.code in _OPERATOR_CODES:
         if error.retryable:
             return ["repeat the request, a change under the same Idempotency-Key"]
         return ["ask the operator of the service: its log has details under the request id"]
     translated = dict.fromkeys(map(_option_for_http, error.options))
-    return [option for option in translated if not CODE.search(option)]
+    return [option for option in translated if not PROGRAM_TEXT.search(option)]
 
 
 def _option_for_http(option: str) -> str:
@@ -263,7 +265,7 @@ def _say_context(text: str) -> str:
 def parse_problem(problem: Mapping[str, Json]) -> ACMSError:
     """Parse a problem into the error it was made from; an unknown code becomes an `ACMSError`."""
     code, detail = problem.get("code"), problem.get("pythonDetail", problem.get("detail"))
-    error_class = _CLASSES.get(code, ACMSError) if isinstance(code, str) else ACMSError
+    error_class = _ERROR_BY_CODE.get(code, ACMSError) if isinstance(code, str) else ACMSError
     text = detail if isinstance(detail, str) else "the service answered with an error"
     values = _list_or_empty(problem.get("pythonOptions", problem.get("options")))
     options = [option for option in values if isinstance(option, str)]

@@ -17,8 +17,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from acms.contract.schema import (
+    MAX_SNIPPET_CHARS,
     OBJECT,
-    SNIPPET,
     Candidate,
     Code,
     Layer,
@@ -29,7 +29,7 @@ from acms.contract.schema import (
     letters,
     parse_candidate,
 )
-from acms.contract.wire import ITEMS, parse_list
+from acms.contract.wire import MAX_LIST_ITEMS, parse_list
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
 from acms.model import Json, Privacy
 from acms.observability.logging import safe_error
@@ -38,16 +38,16 @@ from acms.runtime.patience import patience
 from acms.view import View
 
 if TYPE_CHECKING:
-    from acms.contract.session_source import Memory
+    from acms.contract.session_source import SessionMemory
     from acms.providers.http_source import HTTPSource
 
 __all__ = ["HTTPSource", "KnowledgeSource"]
 
-CHARS = 4_000_000
+MAX_ANSWER_CHARS = 4_000_000
 """Characters of all texts of one answer: a thousand times what a model reads of it."""
 READING_SECONDS = 0.002
 """Seconds that reading answers holds the event loop at a time, regardless of their number."""
-MIN_GRACE, GRACE = 0.005, 0.05
+MIN_GRACE_SECONDS, MAX_GRACE_SECONDS = 0.005, 0.05
 """Least and most seconds that a cancelled call has to clean up, and that a call closed by force has to end."""
 
 
@@ -169,7 +169,7 @@ def _build_provider(source: Any) -> Provider:
 
 
 async def ask_providers(
-    calls: Sequence[Call], memories: Mapping[int, Memory], reading: asyncio.Lock, *, until: float
+    calls: Sequence[Call], memories: Mapping[int, SessionMemory], reading: asyncio.Lock, *, until: float
 ) -> list[Answer]:
     """Run all calls concurrently, each within its time slice, and return their answers in order.
 
@@ -199,7 +199,7 @@ async def ask_providers(
                 pending.note_end()
                 del waiting[task]
     finally:
-        await _cancel_tasks(tasks, max(MIN_GRACE, min(GRACE, until - loop.time())))
+        await _cancel_tasks(tasks, max(MIN_GRACE_SECONDS, min(MAX_GRACE_SECONDS, until - loop.time())))
     answers: list[Answer] = []
     for task, pending in zip(tasks, all_pending, strict=True):
         answer = _answer_of_task(task, pending.call, task in late_tasks)
@@ -217,7 +217,7 @@ class _Pending:
         #: Its deadline in the loop's time: the end of its slice, or `until` once its provider answered.
         self.end = begin + call.slice_ms / 1000
         #: When reading its answer stops.
-        self.stop = until - GRACE
+        self.stop = until - MAX_GRACE_SECONDS
         #: Milliseconds until the provider answered or was cancelled.
         self.took_ms: float | None = None
 
@@ -248,7 +248,7 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> 
             with suppress(Exception):
                 coroutine.close()  # also ends a coroutine that swallows the cancellation
             task.cancel()
-        _, unfinished = await asyncio.wait(unfinished, timeout=MIN_GRACE)
+        _, unfinished = await asyncio.wait(unfinished, timeout=MIN_GRACE_SECONDS)
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:
@@ -304,7 +304,9 @@ _BY_STATUS: Mapping[object, Code] = {
 }
 
 
-async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], reading: asyncio.Lock) -> Answer:
+async def _call_provider(
+    pending: _Pending, memories: Mapping[int, SessionMemory], reading: asyncio.Lock
+) -> Answer:
     """Ask one provider: a session's memory by a recall, any other by its `search`."""
     call = pending.call
     if call.provider.is_session:
@@ -349,7 +351,10 @@ def _split_response(response: object, request_id: str) -> tuple[ProviderResponse
     if not isinstance(body, Mapping):
         raise ValidationError("must be an object", field="response")
     candidates = parse_list(
-        body.get("candidates"), "candidates", f"a list of at most {ITEMS} candidates", max_items=ITEMS
+        body.get("candidates"),
+        "candidates",
+        f"a list of at most {MAX_LIST_ITEMS} candidates",
+        max_items=MAX_LIST_ITEMS,
     )
     names = [field.name for field in fields(ProviderResponse)]
     frame: dict[str, object] = {name: body[name] for name in names if name in body}
@@ -389,8 +394,8 @@ class _Reader:
             return
         if candidate.text is not None or candidate.variants:
             self.characters += letters(candidate)
-            if self.characters > CHARS:
-                raise ValidationError(f"has more than {CHARS} characters", field="candidates")
+            if self.characters > MAX_ANSWER_CHARS:
+                raise ValidationError(f"has more than {MAX_ANSWER_CHARS} characters", field="candidates")
             self.disobeyed += self._request.privacy is Privacy.BLOCK
         self.candidates.append(candidate)
 
@@ -398,7 +403,7 @@ class _Reader:
         self.dropped += 1
         text = body.get("text") if isinstance(body, Mapping) else None
         if isinstance(text, str):
-            self.unread.append(text[:SNIPPET])
+            self.unread.append(text[:MAX_SNIPPET_CHARS])
 
 
 async def _read_answer(

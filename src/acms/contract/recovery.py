@@ -12,15 +12,15 @@ from typing import NamedTuple
 from acms.contract.schema import Action, Code, ErrorEnvelope, Layer, Option, RenderRequest, RiskLevel
 from acms.model import Privacy
 
-DEFAULTS = {Layer.L2: 300.0, Layer.L1: 400.0, Layer.L4: 50.0, Layer.CACHED: 50.0}
+DEFAULT_LIMITS_MS = {Layer.L2: 300.0, Layer.L1: 400.0, Layer.L4: 50.0, Layer.CACHED: 50.0}
 """Default time limit of a provider by layer, in milliseconds (published)."""
-MIN_MS = 20.0
+MIN_LIMIT_MS = 20.0
 """Milliseconds; a provider with less time is not queried."""
 MAX_TOP_K = 100
 """Items that one provider is asked for."""
 
 
-class Outcome(NamedTuple):
+class ProviderOutcome(NamedTuple):
     """The result of one provider in one attempt."""
 
     name: str
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     is_session: bool = False
 
 
-class Situation(NamedTuple):
+class FailedAttempt(NamedTuple):
     """The state of a request whose attempt has failed."""
 
     request: RenderRequest
@@ -43,7 +43,7 @@ class Situation(NamedTuple):
     mode: Privacy
     attempt: int
     max_attempts: int
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[ProviderOutcome]
     #: Layers that have a provider.
     layers: frozenset[Layer]
     #: Number of candidates collected in spite of the failure.
@@ -57,15 +57,15 @@ def reserve_ms(time_ms: float) -> float:
 
 def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: float) -> float:
     """Return a provider's time limit in milliseconds, or 0 if it must not be queried."""
-    own_limit_ms = DEFAULTS[layer] if deadline_ms is None else deadline_ms
+    own_limit_ms = DEFAULT_LIMITS_MS[layer] if deadline_ms is None else deadline_ms
     limit = min(own_limit_ms, 0.6 * time_ms, left_ms)  # one provider never takes the whole time
-    return limit if limit >= MIN_MS else 0.0
+    return limit if limit >= MIN_LIMIT_MS else 0.0
 
 
 def retry_slice_ms(previous_ms: float, left_ms: float) -> float:
     """Return a provider's time limit in a retry with reduced scope, in milliseconds, or 0 if it must not be queried."""
     limit = min(previous_ms * 4 / 3, left_ms)  # a third more time, for fewer items
-    return limit if limit >= MIN_MS else 0.0
+    return limit if limit >= MIN_LIMIT_MS else 0.0
 
 
 def reduce_top_k(top_k: int) -> int:
@@ -73,13 +73,13 @@ def reduce_top_k(top_k: int) -> int:
     return min(top_k, max(5, top_k * 2 // 5))
 
 
-def primary_failed(outcomes: Sequence[Outcome]) -> bool:
+def primary_failed(outcomes: Sequence[ProviderOutcome]) -> bool:
     """Return whether L2 providers were queried and none of them answered."""
     project_outcomes = [outcome for outcome in outcomes if outcome.layer is Layer.L2]
     return bool(project_outcomes) and all(outcome.code is not None for outcome in project_outcomes)
 
 
-def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained: bool) -> Code | None:
+def select_error_code(outcomes: Sequence[ProviderOutcome], risk: RiskLevel, *, obtained: bool) -> Code | None:
     """Return the error code that a reply must carry, or None if the obtained candidates suffice.
 
     A failed provider alone is not an error. It is one if nothing was obtained, or if the risk is high and no L2
@@ -99,7 +99,7 @@ def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained:
     return Code.ALL_PROVIDERS_FAILED
 
 
-def find_main_failure(failures: Sequence[Outcome]) -> Outcome:
+def find_main_failure(failures: Sequence[ProviderOutcome]) -> ProviderOutcome:
     """Return the most important failure: of an L2 provider first, then in the order of the sources."""
     return min(
         failures, key=lambda outcome: (outcome.layer is not Layer.L2, outcome.code is Code.DEADLINE_EXCEEDED)
@@ -114,7 +114,7 @@ _FAILURES = {
 }
 
 
-def describe_outcome(outcome: Outcome) -> str:
+def describe_outcome(outcome: ProviderOutcome) -> str:
     """Describe the failure of a provider, without any text from its answer."""
     failure = _FAILURES.get(outcome.code or Code.PROVIDER_ERROR, "failed")
     if outcome.code is Code.PROVIDER_TIMEOUT and not outcome.is_session:
@@ -122,7 +122,7 @@ def describe_outcome(outcome: Outcome) -> str:
     return f"{outcome.layer} provider {outcome.name!r} {failure}"
 
 
-def describe_outcomes(outcomes: Sequence[Outcome]) -> str:
+def describe_outcomes(outcomes: Sequence[ProviderOutcome]) -> str:
     """Describe every failed provider."""
     return "; ".join(describe_outcome(outcome) for outcome in outcomes if outcome.code is not None)
 
@@ -163,7 +163,7 @@ _RETRIABLE = frozenset(
 )
 
 
-def build_envelope(code: Code, message: str, situation: Situation) -> ErrorEnvelope:
+def build_envelope(code: Code, message: str, situation: FailedAttempt) -> ErrorEnvelope:
     """Return the error of a reply, with every option that could succeed."""
     options: list[Option] = []
     for action in _ACTIONS_OF_CODE.get(code, ()):
@@ -183,7 +183,7 @@ def build_envelope(code: Code, message: str, situation: Situation) -> ErrorEnvel
     )
 
 
-def _find_hint(action: Action, code: Code, situation: Situation) -> str:
+def _find_hint(action: Action, code: Code, situation: FailedAttempt) -> str:
     """Return the hint for an action, or "" if it could not succeed."""
     if action in _RETRIES and situation.attempt >= situation.max_attempts:
         return ""
@@ -194,7 +194,7 @@ def _find_hint(action: Action, code: Code, situation: Situation) -> str:
         case Action.EXPLICIT_L1_EXPANSION:
             was_used = any(outcome.layer is Layer.L1 for outcome in situation.outcomes)
             has_l1 = Layer.L1 in situation.layers and not was_used
-            if not has_l1 or situation.mode is Privacy.BLOCK or left_ms < MIN_MS:
+            if not has_l1 or situation.mode is Privacy.BLOCK or left_ms < MIN_LIMIT_MS:
                 return ""
             return "Skip L2 and ask L1, knowledge from outside of the project; tell the user"
         case Action.RETURN_L4_ONLY:
@@ -208,7 +208,7 @@ def _find_hint(action: Action, code: Code, situation: Situation) -> str:
             return "" if is_repeated else "Ask once more, unchanged"
 
 
-def _find_retry_hint(left_ms: float, situation: Situation) -> str:
+def _find_retry_hint(left_ms: float, situation: FailedAttempt) -> str:
     """Return the hint for a retry with reduced scope, or "" if there is no failure or no time for it."""
     failures = [outcome for outcome in situation.outcomes if outcome.code is not None]
     if not failures:
@@ -221,7 +221,7 @@ def _find_retry_hint(left_ms: float, situation: Situation) -> str:
     return f"Ask {main.layer} for {top_k} instead of {main.top_k} items, within {limit_ms:.0f} ms"
 
 
-def _find_experience_hint(situation: Situation) -> str:
+def _find_experience_hint(situation: FailedAttempt) -> str:
     """Return the hint for returning experience alone, or "" if there is none or the request excluded it."""
     if Layer.L4 not in situation.layers or situation.request.experience_top_k == 0:
         return ""

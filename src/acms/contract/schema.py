@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from acms.contract.wire import (
-    ITEMS,
+    MAX_LIST_ITEMS,
     Fields,
-    one_of,
+    parse_choice,
     parse_text,
     serialize_noun,
 )
@@ -50,9 +50,9 @@ __all__ = [
 ]
 
 VERSION = "v0"
-SNIPPET = 100_000
+MAX_SNIPPET_CHARS = 100_000
 """Most characters of one rendition of a candidate: it is a snippet, and one call of a counter reads all of it."""
-NAMES = 1_000
+MAX_NAMES = 1_000
 """Most entities, and most citations, of a candidate."""
 
 
@@ -122,7 +122,7 @@ class Action(StrEnum):
     @classmethod
     def of(cls, value: object) -> Action:
         """Return an action by its name; `expand_l1` is another name of `explicit_l1_expansion`."""
-        return cls.EXPLICIT_L1_EXPANSION if value == "expand_l1" else one_of(cls, value, "action")
+        return cls.EXPLICIT_L1_EXPANSION if value == "expand_l1" else parse_choice(cls, value, "action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,9 +417,9 @@ class ProviderResponse:
         """Parse the JSON of a response; raise `ValidationError` with the name of an invalid field."""
         body = Fields(data)
         candidates = body.objects(
-            "candidates", expected=f"a list of at most {ITEMS} candidates", max_items=ITEMS
+            "candidates", expected=f"a list of at most {MAX_LIST_ITEMS} candidates", max_items=MAX_LIST_ITEMS
         )
-        warnings = body.objects("warnings", (), "a list of warnings", max_items=ITEMS)
+        warnings = body.objects("warnings", (), "a list of warnings", max_items=MAX_LIST_ITEMS)
         partial = body.value("partial", False)
         if not isinstance(partial, bool):
             raise ValidationError("must be true or false", field="partial")
@@ -469,11 +469,11 @@ def parse_candidate(data: object, path: str) -> Candidate:
         id=body.text("id", min_chars=1, max_chars=512),
         source=body.choice(Layer, "source"),
         lod=body.choice(Lod, "lod", Lod.MICRO),
-        text=None if text is None else body.text("text", max_chars=SNIPPET),
-        entities=body.strings("entities", max_items=NAMES),
+        text=None if text is None else body.text("text", max_chars=MAX_SNIPPET_CHARS),
+        entities=body.strings("entities", max_items=MAX_NAMES),
         cost_tokens=body.integer("cost_tokens"),
         timestamp=None if timestamp is None else _parse_moment(timestamp, f"{path}.timestamp"),
-        citations=body.strings("citations", (), max_items=NAMES),
+        citations=body.strings("citations", (), max_items=MAX_NAMES),
         variants=tuple(_parse_variant(item, item_path) for item, item_path in variants),
         relevance=None if relevance is None else float(body.number("relevance", minimum=0, maximum=1)),
         privacy=body.choice(Privacy, "privacy", Privacy.ALLOW),
@@ -484,7 +484,7 @@ def _parse_variant(data: object, path: str) -> Variant:
     body = Fields(data, path)
     return Variant(
         lod=body.choice(Lod, "lod"),
-        text=body.text("text", max_chars=SNIPPET),
+        text=body.text("text", max_chars=MAX_SNIPPET_CHARS),
         cost_tokens=body.integer("cost_tokens", 0),
     )
 

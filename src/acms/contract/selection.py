@@ -26,10 +26,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from acms.contract.benefit import (
     CITATION,
-    DIGITS,
-    JUDGED,
     OVERLAP,
     RECENCY,
+    RELEVANCE_SHARE,
+    SCORE_DECIMALS,
     clamp_relevance,
     compute_score,
     recency_of_age,
@@ -40,11 +40,11 @@ from acms.contract.decision_record import (
     DUPLICATE,
     EXTERNAL,
     IRRELEVANT,
-    LAYER,
-    LOD,
+    LAYER_INDEX,
+    LOD_INDEX,
     SHOWN,
-    Rejected,
-    Weighed,
+    DecisionRecord,
+    Rejection,
 )
 from acms.contract.renditions import Counts, Item, normalize_candidates, release_in_chunks
 from acms.contract.schema import Candidate, Fragment, Purpose, RiskLevel
@@ -54,9 +54,9 @@ PROFILES: tuple[Profile, ...] = ("published", "quality")
 
 COVERED_WEIGHT = 0.5
 """Weight of an entity that is already covered, relative to a new one."""
-POWER = 3
+WORTH_EXPONENT = 3
 """When sets are compared, an item's worth is its benefit raised to this power: the best are needed far more often."""
-FRAME = 20
+FRAME_TOKENS = 20
 """Tokens added to the cost of every fragment when worth per token is compared."""
 
 
@@ -70,22 +70,22 @@ class Selection:
     #: Share of the gaze that the fragments cover; None if the gaze is empty.
     coverage: float | None = None
     #: Every candidate, with the decision about it.
-    weighed: Weighed = field(default_factory=Weighed)
+    record: DecisionRecord = field(default_factory=DecisionRecord)
 
     @property
-    def rejected(self) -> tuple[Rejected, ...]:
+    def rejected(self) -> tuple[Rejection, ...]:
         """The rejected candidates, best score first."""
-        return self.weighed.rejected
+        return self.record.rejected
 
     @property
     def scores(self) -> Mapping[str, float]:
         """Scores by id, of every candidate, as of before the choice."""
-        return self.weighed.by_score
+        return self.record.scores_by_id
 
     @property
     def benefits(self) -> Mapping[str, float]:
         """Published benefits by id, of every candidate."""
-        return self.weighed.by_benefit
+        return self.record.benefits_by_id
 
 
 # ── the choice ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,7 +130,7 @@ def select_fragments(
     fragments = tuple(_build_fragment(item, rendition) for item, rendition in chosen_items)
     covered_names = frozenset[str]().union(*(item.entities for item, _ in chosen_items))
     used_tokens = sum(fragment.cost_tokens for fragment in fragments)
-    weighed = replace(
+    record = replace(
         _record_decisions(items, duplicates, run),
         benefits=benefits,
         requested_count=len(requested_names),
@@ -142,7 +142,7 @@ def select_fragments(
         fragments=fragments,
         used_tokens=used_tokens,
         coverage=len(covered_names) / len(requested_names) if requested_names else None,
-        weighed=weighed,
+        record=record,
     )
 
 
@@ -242,7 +242,7 @@ def _build_fragment(item: Item, rendition: int) -> Fragment:
     )
 
 
-def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _Run) -> Weighed:
+def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _Run) -> DecisionRecord:
     """Return the decision about every candidate as columns: first the items by rank, then the duplicates."""
     ordered_duplicates = sorted(duplicates, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
     if ordered_duplicates:
@@ -252,7 +252,7 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
             item.claimed = clamp_relevance(item.candidate)
     rows = [*items, *ordered_duplicates]
     rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(ordered_duplicates)
-    lods = bytearray([LOD[item.lods[0]] for item in rows])
+    lods = bytearray([LOD_INDEX[item.lods[0]] for item in rows])
     costs = [item.costs[0] for item in rows]
     for rank in run.below_floor:
         rules[rank] = IRRELEVANT
@@ -260,13 +260,13 @@ def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _R
         rules[rank] = EXTERNAL
     for item, rendition in run.chosen:
         rules[item.rank] = SHOWN
-        lods[item.rank] = LOD[item.lods[rendition]]
+        lods[item.rank] = LOD_INDEX[item.lods[rendition]]
         costs[item.rank] = item.costs[rendition]
-    return Weighed(
+    return DecisionRecord(
         ids=[item.candidate.id for item in rows],
         rules=rules,
         lods=lods,
-        layers=bytearray([LAYER[item.candidate.source] for item in rows]),
+        layers=bytearray([LAYER_INDEX[item.candidate.source] for item in rows]),
         costs=costs,
         scores=array("d", [item.score for item in rows]),
         covered_counts=array("d", [len(item.entities) for item in rows]),
@@ -359,7 +359,7 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
 
 def _set_benefit(item: Item, size: int) -> None:
     """Set the benefit and score of an item while no other is chosen; `size` is the number of requested entities."""
-    share = JUDGED if size else 1.0
+    share = RELEVANCE_SHARE if size else 1.0
     if item.claimed is None:
         item.weight = OVERLAP / size if size else 0.0
         # Recency and citations count only in proportion to the overlap.
@@ -397,9 +397,9 @@ def _worth_of_set(chosen_items: Sequence[_Chosen]) -> float:
     covered_names: set[str] = set()
     total = 0.0
     for item, rendition in chosen_items:
-        total += _marginal_benefit(item, covered_names) ** POWER * item.shares[rendition]
+        total += _marginal_benefit(item, covered_names) ** WORTH_EXPONENT * item.shares[rendition]
         covered_names |= item.entities
-    return round(total, DIGITS)
+    return round(total, SCORE_DECIMALS)
 
 
 def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
@@ -409,7 +409,7 @@ def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     for item in items:
         if item.costs[0] <= tokens_max:
             rendition = _find_fitting_rendition(item.costs, tokens_max)
-            worth = item.benefit**POWER * item.shares[rendition]
+            worth = item.benefit**WORTH_EXPONENT * item.shares[rendition]
             if worth > best_worth:
                 best, best_worth = [(item, rendition)], worth
     return best
@@ -479,7 +479,7 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     covered_names: set[str] = set()
     remaining = tokens_max
     #: Worth by rank; it shrinks when entities of an item are covered by others.
-    worths = {item.rank: item.benefit**POWER for item in items}
+    worths = {item.rank: item.benefit**WORTH_EXPONENT for item in items}
     steps = [_find_next_step(item, -1, remaining, worths[item.rank]) for item in items]
     heap = [step for step in steps if step is not None]
     heapify(heap)
@@ -492,7 +492,7 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
             if remaining < cheapest:  # no new item fits, only more detail of chosen ones
                 continue
             if item.entities and not covered_names.isdisjoint(item.entities):
-                worths[rank] = _marginal_benefit(item, covered_names) ** POWER
+                worths[rank] = _marginal_benefit(item, covered_names) ** WORTH_EXPONENT
         step = _find_next_step(item, current_rendition, remaining, worths[rank])
         if step is None:
             continue
@@ -521,7 +521,7 @@ def _find_next_step(item: Item, current_rendition: int, remaining: int, worth: f
     is_new = current_rendition < 0
     chosen_share = 0.0 if is_new else shares[current_rendition]
     chosen_cost = 0 if is_new else costs[current_rendition]
-    frame_tokens = FRAME if is_new else 0
+    frame_tokens = FRAME_TOKENS if is_new else 0
     best_gain, best_rendition = 0.0, -1
     for rendition in range(current_rendition + 1, len(costs)):
         extra_tokens = costs[rendition] - chosen_cost
@@ -532,4 +532,4 @@ def _find_next_step(item: Item, current_rendition: int, remaining: int, worth: f
             best_gain, best_rendition = gain, rendition
     if best_rendition < 0:
         return None
-    return -round(1000 * best_gain, DIGITS), item.rank, best_rendition, item
+    return -round(1000 * best_gain, SCORE_DECIMALS), item.rank, best_rendition, item

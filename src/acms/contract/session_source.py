@@ -41,7 +41,7 @@ MAX_PAST_EPISODES = 64
 """Newest episodes whose summaries are considered."""
 
 
-class Collected(NamedTuple):
+class SessionCandidates(NamedTuple):
     """The candidates of a session."""
 
     candidates: tuple[Candidate, ...]
@@ -49,7 +49,7 @@ class Collected(NamedTuple):
     size: int
 
 
-class Recalled(NamedTuple):
+class SessionRecall(NamedTuple):
     """The result of a session's recall."""
 
     #: The log and its version that were read.
@@ -61,7 +61,7 @@ class Recalled(NamedTuple):
     filling: tuple[ContextItem, ...]
 
 
-def _split_recalled(relevant: ContextItems, filling_items: ContextItems, budget: int) -> Recalled:
+def _split_recalled(relevant: ContextItems, filling_items: ContextItems, budget: int) -> SessionRecall:
     """Split recalled items into answers, within `budget` tokens, and items that may fill the remaining tokens.
 
     The relevant items with the best scores are the answers, at least one of them; `filling_items` are only for filling.
@@ -74,7 +74,7 @@ def _split_recalled(relevant: ContextItems, filling_items: ContextItems, budget:
             break
         answers.remove(item.id)
         excess -= item.token_count
-    return Recalled(
+    return SessionRecall(
         relevant.context,
         relevant.version,
         tuple(item for item in relevant if item.id in answers),
@@ -93,7 +93,7 @@ class _OtherSessions(NamedTuple):
     labels: dict[str, Labels]
 
 
-class Memory:
+class SessionMemory:
     """A session as a provider for one reply: its recalled facts, summaries and messages, and its past episodes.
 
     A history that fits the budget is offered whole: recall is for larger histories (decision 17 of the design).
@@ -108,9 +108,9 @@ class Memory:
         self._mode = mode
         self._requested_names = frozenset(gaze_of_request(request))
         self._recalling = asyncio.Lock()
-        self._recalled: Recalled | None = None
+        self._recalled: SessionRecall | None = None
 
-    async def project(self) -> Collected:
+    async def project(self) -> SessionCandidates:
         """Return the candidates of this log and its profile: recalled items, and of a short log all other messages."""
         recalled = await self._recall()
         storage = self._session.storage
@@ -138,7 +138,7 @@ class Memory:
         size = _estimate_characters(whole_log) + _estimate_characters(further_entries.values())
         return await off_loop(lambda: _collect_candidates(build()), size)
 
-    async def experience(self) -> Collected:
+    async def experience(self) -> SessionCandidates:
         """Return the summaries of past episodes, and the candidates of other sessions of the namespace."""
         recalled = await self._recall()
         marks: list[Entry] = []
@@ -164,7 +164,7 @@ class Memory:
         rows = [*marks, *(row for _, row in foreign.items), *(row for row, _ in foreign.marks)]
         return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(rows))
 
-    async def _read_other_sessions(self, recalled_here: Recalled) -> _OtherSessions:
+    async def _read_other_sessions(self, recalled_here: SessionRecall) -> _OtherSessions:
         """Recall facts, summaries, marked messages and summaries of episodes of other sessions of the namespace.
 
         The result is empty for the unnamed namespace, which unrelated callers share.
@@ -191,7 +191,9 @@ class Memory:
         labels = await asyncio.gather(*map(self._labels_of, contexts))
         return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))
 
-    async def _read_foreign_entries(self, ids: Sequence[str], recalled_here: Recalled) -> dict[str, Entry]:
+    async def _read_foreign_entries(
+        self, ids: Sequence[str], recalled_here: SessionRecall
+    ) -> dict[str, Entry]:
         """Return the entries with these ids that belong to other sessions and were not recalled here, by id."""
         rows = await self._read_entries(ids)
         excluded = await self._excluded_versions(recalled_here, {row.context for row in rows.values()})
@@ -203,7 +205,7 @@ class Memory:
         return foreign
 
     async def _excluded_versions(
-        self, recalled_here: Recalled, contexts: Collection[str]
+        self, recalled_here: SessionRecall, contexts: Collection[str]
     ) -> dict[str, float]:
         """Return for some logs the version up to which their entries are excluded from experience.
 
@@ -226,7 +228,7 @@ class Memory:
                 excluded[id] = inf
         return excluded
 
-    async def _recall(self) -> Recalled:
+    async def _recall(self) -> SessionRecall:
         """Recall the answers within the budget, and the items that may fill the remaining tokens.
 
         If the query is in the log, messages after it are excluded from the answers: the caller already has them.
@@ -364,13 +366,13 @@ def _estimate_characters(rows: Iterable[Entry]) -> int:
     return sum(2 * len(row.content) for row in rows)
 
 
-def _collect_candidates(candidates: Iterable[Candidate]) -> Collected:
+def _collect_candidates(candidates: Iterable[Candidate]) -> SessionCandidates:
     """Collect candidates as they are built, and let other threads run in between."""
     collected: list[Candidate] = []
     for candidate in candidates:
         collected.append(candidate)
         pause_if_busy()
-    return Collected(tuple(collected), sum(map(size, collected)))
+    return SessionCandidates(tuple(collected), sum(map(size, collected)))
 
 
 def _label_in(content: str, row: Entry) -> str:

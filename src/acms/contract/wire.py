@@ -13,9 +13,9 @@ from acms.model import Json
 
 E = TypeVar("E", bound=StrEnum)
 
-CHARS = 1_000_000
+MAX_TEXT_CHARS = 1_000_000
 """Characters of one text on the wire, at most."""
-ITEMS = 10_000
+MAX_LIST_ITEMS = 10_000
 """Items of one list on the wire, at most."""
 
 
@@ -33,7 +33,7 @@ def serialize_noun(noun: object, *unless_empty: str, **names: Json) -> dict[str,
     return wire
 
 
-def parse_text(value: object, field: str, *, min_chars: int = 0, max_chars: int = CHARS) -> str:
+def parse_text(value: object, field: str, *, min_chars: int = 0, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Return a string; raise `ValidationError` for a wrong type or length, a NUL character or a lone surrogate."""
     if not isinstance(value, str):
         raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
@@ -84,7 +84,9 @@ class Fields:
             raise ValidationError("is required", field=self._path + name)
         return value
 
-    def text(self, name: str, default: object = ..., *, min_chars: int = 0, max_chars: int = CHARS) -> str:
+    def text(
+        self, name: str, default: object = ..., *, min_chars: int = 0, max_chars: int = MAX_TEXT_CHARS
+    ) -> str:
         """Return a string field."""
         return parse_text(
             self.value(name, default), self._path + name, min_chars=min_chars, max_chars=max_chars
@@ -98,13 +100,15 @@ class Fields:
         """Return an integer field."""
         return parse_integer(self.value(name, default), self._path + name, minimum=minimum)
 
-    def strings(self, name: str, default: object = ..., *, max_items: int = ITEMS) -> tuple[str, ...]:
+    def strings(
+        self, name: str, default: object = ..., *, max_items: int = MAX_LIST_ITEMS
+    ) -> tuple[str, ...]:
         """Return a field with a list of strings."""
         return parse_strings(self.value(name, default), self._path + name, max_items=max_items)
 
     def choice(self, kind: type[E], name: str, default: object = ...) -> E:
         """Return a field with a member of an enumeration."""
-        return one_of(kind, self.value(name, default), self._path + name)
+        return parse_choice(kind, self.value(name, default), self._path + name)
 
     def objects(
         self, name: str, default: object = ..., expected: str = "a list", *, max_items: float = math.inf
@@ -123,7 +127,7 @@ def parse_integer(value: object, field: str, *, minimum: int = 0, maximum: int =
     return int(number)
 
 
-def parse_strings(value: object, field: str, *, max_items: int = ITEMS) -> tuple[str, ...]:
+def parse_strings(value: object, field: str, *, max_items: int = MAX_LIST_ITEMS) -> tuple[str, ...]:
     """Validate a list of at most `max_items` strings."""
     items = parse_list(value, field, f"a list of at most {max_items} strings", max_items=max_items)
     return tuple(parse_text(item, f"{field}[{index}]", max_chars=4096) for index, item in enumerate(items))
@@ -159,7 +163,7 @@ def require_field(body: Mapping[str, object], name: str) -> object:
     return body[name]
 
 
-def one_of(kind: type[E], value: object, field: str) -> E:
+def parse_choice(kind: type[E], value: object, field: str) -> E:
     """Parse a member of an enumeration."""
     try:
         return kind(value)

@@ -18,7 +18,7 @@ from acms.log.validity import facts_at_moment
 from acms.model import UNFINISHED, Append, ContextDraft, Entry, Head, Job, JobDraft, JobQuery, JobState, Kind
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
-from acms.privacy.redactor import OPEN, Redactor
+from acms.privacy.redactor import NO_REDACTION, Redactor
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -38,7 +38,7 @@ async def read_facts(
     history: bool = False,
     as_of: datetime | None = None,
     valid_at: datetime | None = None,
-    redactor: Redactor = OPEN,
+    redactor: Redactor = NO_REDACTION,
 ) -> list[Fact]:
     """Return the active facts at a version, redacted for output, oldest first; with `history` the retired ones too.
 

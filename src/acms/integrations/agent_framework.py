@@ -41,7 +41,7 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.ports import Codec, StorageBackend, TokenCounter
 from acms.prompt_types import Tool
 from acms.session import ACMS
-from acms.text.chat_messages import PER_MEDIUM
+from acms.text.chat_messages import MEDIA_TOKENS
 
 __all__ = ["ACMSHistoryProvider"]
 
@@ -237,7 +237,7 @@ class _Dialect:
         return Message(message.role.value, contents)
 
     def count_unwritten_tokens(self, message: Message, counter: TokenCounter) -> int:
-        return PER_MEDIUM * sum(content.type == "data" for content in message.contents)
+        return MEDIA_TOKENS * sum(content.type == "data" for content in message.contents)
 
 
 _DIALECT = _Dialect()

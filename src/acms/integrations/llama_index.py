@@ -31,7 +31,7 @@ from acms.integrations.model_input import (
 from acms.model import Raw, Role
 from acms.ports import Codec, TokenCounter
 from acms.session import ACMS, withdraw_from_session
-from acms.text.chat_messages import PER_MEDIUM
+from acms.text.chat_messages import MEDIA_TOKENS
 
 __all__ = ["ACMSFunctionAgent", "ACMSMemory", "ACMSMemoryBlock", "ACMSRetriever"]
 
@@ -243,7 +243,7 @@ class _Dialect:
         return ChatMessage(role=MessageRole(message.role.value), blocks=blocks, additional_kwargs=extra)
 
     def count_unwritten_tokens(self, message: ChatMessage, counter: TokenCounter) -> int:
-        return PER_MEDIUM * _count_byte_blocks(message.blocks)
+        return MEDIA_TOKENS * _count_byte_blocks(message.blocks)
 
 
 _DIALECT = _Dialect()

@@ -29,7 +29,7 @@ from acms.prompt_types import PromptMessage, Tool
 from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
 from acms.session import ACMS, withdraw_from_session
-from acms.text.chat_messages import PER_MEDIUM, RECALLED, wrap_summary
+from acms.text.chat_messages import MEDIA_TOKENS, RECALLED, wrap_summary
 from acms.write.intake import read_repaired
 
 try:
@@ -207,7 +207,7 @@ class ACMSSession:
             if media_count:
                 item = {**item, "content": texts}
         text = json.dumps(repair_value(item), ensure_ascii=False)
-        return self._codec.counter.count(text) + PER_MEDIUM * media_count
+        return self._codec.counter.count(text) + MEDIA_TOKENS * media_count
 
 
 def _item_of_entry(entry: Entry) -> Any:

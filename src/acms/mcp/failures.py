@@ -92,7 +92,7 @@ def _select_advice(error: ACMSError) -> list[str]:
     return [
         option
         for option in error.options
-        if not problem_details.CODE.search(option) and "/api/" not in option
+        if not problem_details.PROGRAM_TEXT.search(option) and "/api/" not in option
     ]
 
 

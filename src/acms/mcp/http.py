@@ -235,7 +235,7 @@ def _build_challenge(error: AuthenticationError, scope: Connection, exchange: Ex
     exchange.code = error.code
     problem = problem_details.serialize_problem(error, request_id=exchange.request_id)
     headers = {"WWW-Authenticate": f'Bearer realm="acms"{_build_metadata_parameter(scope)}'}
-    return JSONResponse(problem, 401, headers, problem_details.MEDIA)
+    return JSONResponse(problem, 401, headers, problem_details.MEDIA_TYPE)
 
 
 def _build_metadata_parameter(scope: Connection) -> str:

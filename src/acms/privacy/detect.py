@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from acms.model import Privacy
-from acms.privacy import apart, identity, personal, tokens
-from acms.privacy.detector_types import Detection, Exhausted, ScanBudget
-from acms.privacy.named import find_named_secrets, lower_keeping_offsets
+from acms.privacy import identity_numbers, personal_data, secret_formats, separated_secrets
+from acms.privacy.detector_types import Detection, ScanBudget, ScanBudgetExceeded
+from acms.privacy.named_secrets import find_named_secrets, lower_keeping_offsets
 
-RULES = "2026-11-29"
+RULES_VERSION = "2026-11-29"
 """Version of the rules: the date of the last change to their findings."""
 
 #: Kinds from the most specific to the least: the first one names a merged span.
@@ -29,13 +29,13 @@ PERSONAL = frozenset(("email", "phone"))
 _REDACTION_MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Enough digits for a personal number, with possible separators.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){5}")
-ROUNDS = 4
+SEARCH_ROUNDS = 4
 """Number of searches of a text. Each removal changes the surroundings of the rest; real texts need two searches."""
 _MIN_CHARACTERS = 6
 """Characters of the shortest text in which a rule can match."""
 
 
-class Sensitive(NamedTuple):
+class SensitiveSpan(NamedTuple):
     """A sensitive span of a text."""
 
     #: Offset of its first character.
@@ -48,12 +48,12 @@ class Sensitive(NamedTuple):
     clear: bool
 
 
-class Redacted(NamedTuple):
+class RedactedText(NamedTuple):
     """A redacted text, and the spans that were removed from it."""
 
     text: str
     #: In order, without overlaps; the offsets are those of the original text.
-    spans: tuple[Sensitive, ...]
+    spans: tuple[SensitiveSpan, ...]
 
 
 def strictest_mode(*modes: Privacy) -> Privacy:
@@ -69,7 +69,7 @@ def redaction_mark(kind: str) -> str:
     return f"[REDACTED: {kind}]"
 
 
-def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
+def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[SensitiveSpan]:
     """Return the spans that `redact_text` removes under a mode, in order, without overlaps.
 
     A removal changes the surroundings of the remaining text, so that is searched again until nothing is found. Pieces
@@ -82,24 +82,24 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
         return []  # a short cut: most names are one word, and a reply checks hundreds of names
     try:
         return _search_until_clean(text, mode, ScanBudget(len(text)))
-    except Exhausted:
-        return [Sensitive(0, len(text), "secret", clear=True)]
+    except ScanBudgetExceeded:
+        return [SensitiveSpan(0, len(text), "secret", clear=True)]
 
 
-def _search_until_clean(text: str, mode: Privacy, work: ScanBudget) -> list[Sensitive]:
-    """Search a text, then the pieces between what was found, for `ROUNDS` rounds; existing marks are left out."""
-    sensitive_spans: list[Sensitive] = []
+def _search_until_clean(text: str, mode: Privacy, work: ScanBudget) -> list[SensitiveSpan]:
+    """Search a text, then the pieces between the findings, `SEARCH_ROUNDS` times; skip existing redaction marks."""
+    sensitive_spans: list[SensitiveSpan] = []
     pieces = [(0, len(text))]
     if "[REDACTED: " in text:
         pieces = _split_around(0, len(text), [match.span() for match in _REDACTION_MARK.finditer(text)])
-    for round in range(ROUNDS):
+    for round in range(SEARCH_ROUNDS):
         remaining: list[tuple[int, int]] = []
         for start, end in pieces:
             spans = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
             if not spans:
                 continue
-            if round == ROUNDS - 1:  # still not clean: remove the whole piece
-                spans = [Sensitive(start, end, spans[0].kind, clear=True)]
+            if round == SEARCH_ROUNDS - 1:  # still not clean: remove the whole piece
+                spans = [SensitiveSpan(start, end, spans[0].kind, clear=True)]
             sensitive_spans += spans
             remaining += _split_around(start, end, [(span.start, span.end) for span in spans])
         pieces = remaining
@@ -114,18 +114,18 @@ def _split_around(start: int, end: int, spans: Sequence[tuple[int, int]]) -> lis
     return [piece for piece in zip(starts, ends, strict=True) if piece[1] - piece[0] >= _MIN_CHARACTERS]
 
 
-def redact_text(text: str, mode: Privacy) -> Redacted:
+def redact_text(text: str, mode: Privacy) -> RedactedText:
     """Replace the sensitive spans of a text with marks; under `block` the result is empty.
 
     Redacting a redacted text again does not change it. Count its tokens again.
     """
     if mode == Privacy.BLOCK:
-        return Redacted("", ())
+        return RedactedText("", ())
     spans = find_sensitive_spans(text, mode)
     if not spans:
-        return Redacted(text, ())
+        return RedactedText(text, ())
     replacements = [(span.start, span.end, redaction_mark(span.kind)) for span in spans]
-    return Redacted(replace_spans(text, replacements), tuple(spans))
+    return RedactedText(replace_spans(text, replacements), tuple(spans))
 
 
 def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
@@ -147,21 +147,21 @@ def safe_key(key: str) -> bool:
 def _run_detectors(text: str, mode: Privacy, work: ScanBudget) -> list[Detection]:
     """Return the findings of all detectors that may find something: cheap tests of the text rule out the others."""
     lower_text = lower_keeping_offsets(text)
-    detections = [*tokens.find_tokens(text, work), *find_named_secrets(text, lower_text, work)]
-    detections += apart.find_command_secrets(text, lower_text, work)
+    detections = [*secret_formats.find_tokens(text, work), *find_named_secrets(text, lower_text, work)]
+    detections += separated_secrets.find_command_secrets(text, lower_text, work)
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
-        detections += tokens.private_keys(text, work)
+        detections += secret_formats.find_private_keys(text, work)
     if "://" in text:
-        detections += tokens.find_credential_urls(text, work)
+        detections += secret_formats.find_credential_urls(text, work)
     if "@" in text:
-        detections += personal.find_host_logins(text, work)
+        detections += personal_data.find_host_logins(text, work)
     if "pas" in lower_text or not lower_text.isascii():
-        detections += identity.find_passports(text, lower_text, work)
+        detections += identity_numbers.find_passports(text, lower_text, work)
     has_digits = _DIGITS.search(text) is not None
     if has_digits:
-        detections += personal.find_ibans(text, work)
-        detections += personal.find_card_numbers(text, work)
-        detections += identity.find_national_ids(text, lower_text, work)
+        detections += personal_data.find_ibans(text, work)
+        detections += personal_data.find_card_numbers(text, work)
+        detections += identity_numbers.find_national_ids(text, lower_text, work)
     if mode != Privacy.ALLOW:
         detections += _find_personal_data(text, has_digits, work)
     return detections
@@ -171,15 +171,15 @@ def _find_personal_data(text: str, has_digits: bool, work: ScanBudget) -> list[D
     """Find the kinds that are removed only under `redact`."""
     detections: list[Detection] = []
     if "@" in text or "at" in text:
-        detections += personal.find_emails(text, work)
+        detections += personal_data.find_emails(text, work)
     if has_digits:
-        detections += personal.find_phone_numbers(text, work)
+        detections += personal_data.find_phone_numbers(text, work)
     return detections
 
 
-def _merge_overlaps(detections: Sequence[Detection], offset: int) -> list[Sensitive]:
+def _merge_overlaps(detections: Sequence[Detection], offset: int) -> list[SensitiveSpan]:
     """Return spans in order, with overlapping ones merged into one of their most specific kind."""
-    merged_spans: list[Sensitive] = []
+    merged_spans: list[SensitiveSpan] = []
     for detection in sorted(detections):
         start, end, kind = detection.start + offset, detection.end + offset, detection.kind
         if end <= start:
@@ -188,5 +188,5 @@ def _merge_overlaps(detections: Sequence[Detection], offset: int) -> list[Sensit
             last_span = merged_spans.pop()
             kind = min(kind, last_span.kind, key=_RANK.__getitem__)
             start, end = last_span.start, max(end, last_span.end)
-        merged_spans.append(Sensitive(start, end, kind, kind not in PERSONAL))
+        merged_spans.append(SensitiveSpan(start, end, kind, kind not in PERSONAL))
     return merged_spans

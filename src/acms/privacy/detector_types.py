@@ -31,7 +31,7 @@ class Name(NamedTuple):
     form: str = ""
 
 
-class Exhausted(Exception):
+class ScanBudgetExceeded(Exception):
     """A text took more work than any text of its length should."""
 
 
@@ -49,7 +49,7 @@ class ScanBudget:
         self.remaining = self.AT_LEAST + self.PER_CHARACTER * size
 
     def spend(self, characters: int) -> None:
-        """Count characters that are about to be read; raise `Exhausted` above the limit."""
+        """Count characters that are about to be read; raise `ScanBudgetExceeded` above the limit."""
         self.remaining -= characters
         if self.remaining < 0:
-            raise Exhausted
+            raise ScanBudgetExceeded

@@ -17,14 +17,14 @@ _STRICTNESS = {None: -1, Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared(Entry):
+class RedactedEntry(Entry):
     """A redacted entry: `privacy` is the mode it is shown under, and its tokens are those of the redacted content."""
 
     redaction: Redaction
     #: Replaced spans of the stored content, each with the length of its replacement in characters.
-    moves: tuple[tuple[int, int, int], ...] = ()
+    replaced_spans: tuple[tuple[int, int, int], ...] = ()
 
-    def moved(self, spans: Sequence[Span]) -> list[Span]:
+    def map_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Map spans of the stored content to the redacted content.
 
         A span that begins or ends inside a replaced span is widened to the whole redaction mark.
@@ -37,7 +37,7 @@ class Cleared(Entry):
     def _map_offset(self, offset: int, *, is_end: bool) -> int:
         """Return an offset of the stored content in the redacted one; inside a mark, its start or its end."""
         shift = 0
-        for start, end, length in self.moves:
+        for start, end, length in self.replaced_spans:
             if offset <= start:
                 break
             if offset < end:

@@ -37,15 +37,15 @@ from acms.model import (
     ToolResult,
 )
 from acms.privacy.detect import (
-    ROUNDS,
-    Redacted,
-    Sensitive,
+    SEARCH_ROUNDS,
+    RedactedText,
+    SensitiveSpan,
     find_sensitive_spans,
     redact_text,
     redaction_mark,
     replace_spans,
 )
-from acms.privacy.modes import Cleared
+from acms.privacy.modes import RedactedEntry
 
 if TYPE_CHECKING:
     from acms.knowledge import Fact
@@ -81,7 +81,7 @@ def apply_privacy_mode(entry: Entry, mode: Privacy, count: Count) -> Entry:
 
     An erased or expired entry has no content to hide and is returned unchanged.
     """
-    if entry.state is not State.LIVE or isinstance(entry, Cleared):
+    if entry.state is not State.LIVE or isinstance(entry, RedactedEntry):
         return entry
     if mode is Privacy.BLOCK:
         return _withhold_text(entry, count)
@@ -95,7 +95,7 @@ def apply_privacy_mode(entry: Entry, mode: Privacy, count: Count) -> Entry:
     key = redact_name(entry.key, mode)
     if not kinds and (actor, markers, key) == (entry.actor, entry.markers, entry.key):
         return entry
-    return _build_cleared(
+    return _build_redacted_entry(
         entry,
         mode,
         kinds,
@@ -131,7 +131,7 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
     elif entry.content or entry.parts:
         content = WITHHELD
     texts = (*FACT_TEXTS, LEVELS) if entry.kind is Kind.FACT else (LEVELS,)
-    return _build_cleared(
+    return _build_redacted_entry(
         entry,
         Privacy.BLOCK,
         Counter(),
@@ -146,14 +146,16 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
     )
 
 
-def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> Cleared:
+def _build_redacted_entry(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> RedactedEntry:
     """Return a redacted entry with changed fields, what was removed, and where its content moved."""
     values = {field.name: getattr(entry, field.name) for field in fields(Entry)}
     values.update(changes, privacy=mode)
-    moves: tuple[tuple[int, int, int], ...] = ()
+    replaced_spans: tuple[tuple[int, int, int], ...] = ()
     if mode is not Privacy.BLOCK and values["content"] != entry.content:
-        moves = _find_replaced_spans(entry, values["content"], mode)
-    return Cleared(**values, redaction=Redaction(mode, tuple(sorted(kinds.items()))), moves=moves)
+        replaced_spans = _find_replaced_spans(entry, values["content"], mode)
+    return RedactedEntry(
+        **values, redaction=Redaction(mode, tuple(sorted(kinds.items()))), replaced_spans=replaced_spans
+    )
 
 
 def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
@@ -207,7 +209,7 @@ def _redact_summary_levels(
 
 def redact_fact(fact: Fact, entry: Entry) -> Fact:
     """Return a fact with the redactions of its entry."""
-    if not isinstance(entry, Cleared):
+    if not isinstance(entry, RedactedEntry):
         return fact
     data = entry.data
     return replace(
@@ -302,13 +304,13 @@ def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
             text, kinds = _redact_plain_text("" if is_inline else part.ref, mode)
             redacted = Text(text)  # a changed address leads nowhere: only its text stays
         case ToolCall():
-            text, kinds = text_or_json(part.arguments, mode)
+            text, kinds = redact_text_or_json(part.arguments, mode)
             redacted = replace(part, arguments=text)
         case ToolResult():
-            text, kinds = text_or_json(part.output, mode)
+            text, kinds = redact_text_or_json(part.output, mode)
             redacted = replace(part, output=text)
         case Raw():
-            text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
+            text, kinds = redact_text_or_json(part.json, mode, opaque=_OPAQUE)
             vendor = part.vendor
             # A provider's signature of its compaction does not fit changed text. Under a vendor with this prefix, which
             # an earlier redaction may have set, no codec sends the item back unchanged.
@@ -337,7 +339,7 @@ def redact_mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[s
     return (json.loads(text) if kinds else values), kinds
 
 
-def text_or_json(
+def redact_text_or_json(
     text: str, mode: Privacy, *, opaque: frozenset[str] = _NOTHING, depth: int = 0
 ) -> tuple[str, Counter[str]]:
     """Redact a text; return it with the removals by kind. A JSON object or list stays valid JSON.
@@ -371,12 +373,12 @@ def _redact_document(
     for start, end, decoded, is_opaque in _iter_strings(text, opaque):
         if is_opaque:
             continue
-        redacted, string_kinds = text_or_json(decoded, mode, opaque=opaque, depth=depth + 1)
+        redacted, string_kinds = redact_text_or_json(decoded, mode, opaque=opaque, depth=depth + 1)
         if string_kinds:
             replacements.append((start, end, quote_json(redacted)))
             kinds += string_kinds
     text = replace_spans(text, replacements)
-    for _ in range(ROUNDS):
+    for _ in range(SEARCH_ROUNDS):
         spans = _find_spans_outside(text, mode, opaque)
         if not spans:
             break
@@ -389,7 +391,7 @@ def _redact_document(
     return text, kinds
 
 
-def _find_spans_outside(text: str, mode: Privacy, opaque: frozenset[str]) -> list[Sensitive]:
+def _find_spans_outside(text: str, mode: Privacy, opaque: frozenset[str]) -> list[SensitiveSpan]:
     """Return the sensitive spans of a document that are not inside the value of an opaque field."""
     spans = find_sensitive_spans(text, mode)
     if not spans or not opaque:
@@ -413,7 +415,7 @@ def _iter_strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int,
         field = decoded if is_name else ""
 
 
-def _widen_to_values(text: str, spans: Sequence[Sensitive]) -> list[tuple[int, int, str]]:
+def _widen_to_values(text: str, spans: Sequence[SensitiveSpan]) -> list[tuple[int, int, str]]:
     """Return the strings and values that overlap some spans, each with a redaction mark as its replacement."""
     replacements: list[tuple[int, int, str]] = []
     for token in _TOKEN.finditer(text):
@@ -424,5 +426,5 @@ def _widen_to_values(text: str, spans: Sequence[Sensitive]) -> list[tuple[int, i
     return replacements
 
 
-def _count_kinds(redacted: Redacted) -> Counter[str]:
+def _count_kinds(redacted: RedactedText) -> Counter[str]:
     return Counter(span.kind for span in redacted.spans)

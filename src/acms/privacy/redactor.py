@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from acms.model import Entry, Privacy, State
 from acms.ports import StorageBackend, TokenCounter
-from acms.privacy.modes import Cleared, mode_of
+from acms.privacy.modes import RedactedEntry, mode_of
 from acms.runtime.threads import off_loop
 from acms.storage import handles
 
 if TYPE_CHECKING:
     from acms.knowledge import Fact
 
-PIECE = 1_000
+PAGE_ENTRIES = 1_000
 """Entries that are read at a time."""
 
 _Key = tuple[str, Privacy, str]
@@ -34,7 +34,7 @@ class RedactionCache:
     def __init__(self, max_bytes: int = 8 * 1024 * 1024) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._rows: OrderedDict[_Key, tuple[Cleared | None, int]] = OrderedDict()
+        self._rows: OrderedDict[_Key, tuple[RedactedEntry | None, int]] = OrderedDict()
         self._lock = Lock()  # large batches are searched in a thread
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class RedactionCache:
     def __contains__(self, key: _Key) -> bool:
         return key in self._rows
 
-    def find(self, key: _Key) -> tuple[Cleared | None] | None:
+    def find(self, key: _Key) -> tuple[RedactedEntry | None] | None:
         """Return the cached result for an entry in a tuple, or None if there is none."""
         with self._lock:
             row = self._rows.get(key)
@@ -52,7 +52,7 @@ class RedactionCache:
             self._rows.move_to_end(key)
             return (row[0],)
 
-    def add(self, key: _Key, redacted: Cleared | None) -> None:
+    def add(self, key: _Key, redacted: RedactedEntry | None) -> None:
         """Cache the result for an entry and evict the least recently used ones above `max_bytes`."""
         size = 600  # bytes of an entry without its text
         if redacted is not None:
@@ -101,7 +101,7 @@ class Redactor:
         from acms.privacy.redact_entry import apply_privacy_mode
 
         redacted = apply_privacy_mode(entry, mode, counter.count)
-        cache.add(key, redacted if isinstance(redacted, Cleared) else None)
+        cache.add(key, redacted if isinstance(redacted, RedactedEntry) else None)
         return redacted
 
     def redact_entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -127,7 +127,7 @@ class Redactor:
     def redact_facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
         """Return facts with the redactions of their entries."""
         redacted = {entry.id: self.redact_entry(entry) for entry in entries}
-        if not any(isinstance(entry, Cleared) for entry in redacted.values()):
+        if not any(isinstance(entry, RedactedEntry) for entry in redacted.values()):
             return list(facts)
         from acms.privacy.redact_entry import redact_fact
 
@@ -152,10 +152,10 @@ async def read_redacted_entries(
 ) -> dict[str, Entry]:
     """Return entries by id after redaction by a stage, without those that do not exist."""
     entries: list[Entry] = []
-    for start in range(0, len(ids), PIECE):
-        page = await storage.get(ids[start : start + PIECE])
+    for start in range(0, len(ids), PAGE_ENTRIES):
+        page = await storage.get(ids[start : start + PAGE_ENTRIES])
         entries += [entry for entry in page if entry is not None]
-        if len(ids) > PIECE:
+        if len(ids) > PAGE_ENTRIES:
             await asyncio.sleep(0)  # a long read: let other tasks run
     redacted: Sequence[Entry] = entries
     if redactor.may_redact(entries):
@@ -165,7 +165,7 @@ async def read_redacted_entries(
     return {entry.id: entry for entry in redacted}
 
 
-OPEN = Redactor(None, None, None)
+NO_REDACTION = Redactor(None, None, None)
 """A redactor that redacts nothing: for owners of the data, and for callers with a redactor of their own."""
 
 

@@ -31,7 +31,7 @@ def load_table_rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in _read_data_file(f"privacy-{name}.jsonl").splitlines()]
 
 
-def one_of(words: list[str]) -> str:
+def join_literals(words: list[str]) -> str:
     """Return a pattern of literals, longest first, grouped by first character to reject most positions quickly."""
     by_first: dict[str, list[str]] = {}
     for word in sorted(set(words), key=len, reverse=True):

@@ -30,7 +30,7 @@ from acms.ports import Progress, StorageBackend
 from acms.privacy.detect import (
     KINDS,
     PERSONAL,
-    RULES,
+    RULES_VERSION,
     find_sensitive_spans,
     redact_text,
     redaction_mark,
@@ -72,7 +72,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KindFound:
+class KindCount:
     """The number of findings of one kind."""
 
     kind: str
@@ -87,14 +87,14 @@ class Scan:
     """The result of a scan, and the version of its rules."""
 
     #: Version of the rules: scans by the same rules can be compared.
-    rules: str = RULES
+    rules: str = RULES_VERSION
     #: Contexts and entries that were read; tombstones are counted and hold nothing.
     contexts: int
     entries: int
     #: Entries that hold something sensitive.
     affected: int
     #: The kinds found, most specific first.
-    kinds: tuple[KindFound, ...]
+    kinds: tuple[KindCount, ...]
     #: In the order of their positions, up to the requested limit; the counts include all findings.
     findings: tuple[Finding, ...]
 
@@ -197,12 +197,12 @@ class _Tally:
 
     def to_scan(self) -> Scan:
         """Return the result; the kinds found are listed most specific first."""
-        kinds: list[KindFound] = []
+        kinds: list[KindCount] = []
         for kind in KINDS:
             findings, entries = self.findings_by_kind[kind], self.entries_by_kind[kind]
             if findings:
                 clear = kind not in PERSONAL
-                kinds.append(KindFound(kind=kind, clear=clear, findings=findings, entries=entries))
+                kinds.append(KindCount(kind=kind, clear=clear, findings=findings, entries=entries))
         return Scan(
             contexts=self.contexts,
             entries=self.entries,

@@ -16,7 +16,7 @@ from acms.ports import Frame, TokenCounter
 from acms.prompt.excerpts import note_current_fact
 from acms.prompt.history.cache_window import MOST_BUDGETS_SEARCHED
 from acms.prompt.history.tool_outputs import LEAST_SHOWN
-from acms.recall.pipeline import Gone, build_recall_result, rank_log, remove_gone_content, run_plan
+from acms.recall.pipeline import ContentGone, build_recall_result, rank_log, remove_gone_content, run_plan
 from acms.recall.planner import (
     SUMMARIES_SHARE,
     Candidate,
@@ -27,12 +27,12 @@ from acms.recall.planner import (
     fit_to_budget,
     render_choice,
 )
-from acms.recall.request import Ranked, Reader, Recall
+from acms.recall.request import RankedLog, Reader, Recall
 from acms.recall.selection import divide_budget
 from acms.recall.window import (
     LogSpan,
     build_window_candidate,
-    cost_of,
+    count_unit_tokens,
     gather_newest,
     list_cut_warnings,
     load_instructions,
@@ -66,7 +66,7 @@ class Material:
     span: LogSpan
     leading_units: Sequence[EntryGroup[Entry]]
     other_units: Sequence[EntryGroup[Entry]]
-    ranked: Ranked | None = None
+    ranked: RankedLog | None = None
     candidates: CandidateSet | None = None
     facts: Sequence[FactIndex] = ()
     #: Labels of some of these units, by id.
@@ -96,7 +96,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         merge_candidate_sets,
     )
     from acms.recall.pipeline import KnownFacts, gather_known_facts
-    from acms.recall.ranking import CANDIDATES
+    from acms.recall.ranking import MIN_CANDIDATES
 
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
@@ -105,11 +105,11 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         leading_versions = {entry.version for unit in leading_units for entry in unit.entries}
         units = (*span.older_summaries, *span.units)
         other_units = [unit for unit in units if unit.entries[0].version not in leading_versions]
-        ranked: Ranked | None = None
+        ranked: RankedLog | None = None
         candidates: CandidateSet | None = None
         facts = KnownFacts()
-        cost = await off_loop(partial(cost_of, span.units, frame), len(span.units) * EACH)
-        fits = span.whole and cost + chat_messages.PRIMER <= request.budget
+        cost = await off_loop(partial(count_unit_tokens, span.units, frame), len(span.units) * EACH)
+        fits = span.whole and cost + chat_messages.PRIMER_TOKENS <= request.budget
         needs_recall = not fits
         repeated_facts: frozenset[str] = frozenset()
         if fits and request.profile:
@@ -118,7 +118,9 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
             stated_facts, repeated_facts = await _divide_facts(reader, span)
             needs_recall = needs_recall or bool(stated_facts)
         if needs_recall:
-            size = CANDIDATES + len(other_units)  # the shown messages are ranked too, but are no candidates
+            size = MIN_CANDIDATES + len(
+                other_units
+            )  # the shown messages are ranked too, but are no candidates
             markers, weights = request.markers, request.weights
             ranked = await rank_log(reader, context, span.version, request.query, size, markers, weights)
             facts = await gather_known_facts(reader, ranked, request)
@@ -142,7 +144,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         try:
             steps = plan_chat(material, request, reader.counter, reader.frame)
             return await run_plan(steps, reader, request.budget)
-        except Gone as gone:
+        except ContentGone as gone:
             assert ranked is not None  # without a ranking the plan requests no entries
             remove_gone_content(reader, gone, ranked, facts)
 
@@ -178,7 +180,7 @@ async def _gather_turn(
 
 def _cost_when_cut(units: Sequence[EntryGroup[Entry]], frame: chat_messages.ChatFrame, most: int) -> int:
     """Return the tokens of units of which each is cut to `most`."""
-    return sum(min(cost_of([unit], frame), most) for unit in units)
+    return sum(min(count_unit_tokens([unit], frame), most) for unit in units)
 
 
 def _ends_with_call(units: Sequence[EntryGroup[Entry]]) -> bool:
@@ -294,7 +296,7 @@ class _ChatPlanner:
         ]
         remaining = limit - sum(candidate.tokens for candidate in leading_candidates)
         if leading_candidates or newest:
-            remaining -= chat_messages.PRIMER
+            remaining -= chat_messages.PRIMER_TOKENS
         turn = _reserve_turn(material.other_units, newest, remaining)
         pinned = kept
         if turn.question is not None:
@@ -350,7 +352,9 @@ class _ChatPlanner:
             candidate for candidate in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(candidate))
         ]
         empty_block = [chat_messages.render_recalled_text("")]
-        overhead = chat_messages.count_message_tokens(empty_block, self._counter) - chat_messages.PRIMER
+        overhead = (
+            chat_messages.count_message_tokens(empty_block, self._counter) - chat_messages.PRIMER_TOKENS
+        )
         past_items, past_choices = yield from fit_to_budget(
             lambda limit: divide_budget(answers, (), limit, 0.0, self._request.external_share),
             max(0, past_budget - overhead),
@@ -358,7 +362,7 @@ class _ChatPlanner:
             self._text_frame,
             self._request.query,
             candidates.trims,
-            dated=candidates.dated,
+            with_days=candidates.has_several_days,
         )
         if past_items:
             remaining -= overhead + sum(item.token_count for item in past_items)

@@ -13,7 +13,7 @@ from acms.log.read import replacements_at, version_to_read
 from acms.model import Entry, Kind
 from acms.plan.prefix_cache import window_length, window_start
 from acms.ports import Frame, StorageBackend
-from acms.privacy.redactor import OPEN, Redactor
+from acms.privacy.redactor import NO_REDACTION, Redactor
 from acms.recall.window import LogSpan, count_tokens_before, gather_newest
 
 
@@ -25,7 +25,7 @@ async def gather_window(
     budget: int,
     scale: int,
     slack: float,
-    redactor: Redactor = OPEN,
+    redactor: Redactor = NO_REDACTION,
 ) -> LogSpan:
     """Read back until a budget is filled, with the summaries of the log as they were when its window began.
 

@@ -420,7 +420,7 @@ def prompt_message_of_entry(entry: Entry, counter: str, label: str = "") -> Prom
     role = rendered_role(entry) or Role.USER
     name: str | None = None
     if entry.actor is not None and role is not Role.TOOL:
-        name = chat_messages.name_of(entry.actor, role)
+        name = chat_messages.sendable_name(entry.actor, role)
     # The result of a tool whose call is not shown is quoted in a message of the user.
     is_result = entry.role is Role.TOOL or any(isinstance(part, ToolResult) for part in entry.parts)
     if role is Role.USER and is_result:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from acms.errors import ConfigurationError, ProviderError
 
-__all__ = ["Guard", "Resolve", "is_loopback_host", "is_public", "resolve_host"]
+__all__ = ["AddressGuard", "Resolve", "is_loopback_host", "is_public", "resolve_host"]
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host name; raises `OSError` when it has none."""
@@ -77,7 +77,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in entries))
 
 
-class Guard:
+class AddressGuard:
     """Resolves names for connections, and refuses those that lead to an address which is not public.
 
     `allow` lists networks that are permitted although they are not public, such as "10.20.0.0/16".

@@ -9,7 +9,7 @@ from acms.errors import MissingExtraError
 from acms.providers.chat import TEMPERATURE
 from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
-from acms.providers.sdk import OverClient, SDKChat, client_of, create_sdk_client
+from acms.providers.sdk import ClientProvider, SDKChat, create_sdk_client, validate_client
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -52,7 +52,7 @@ class _Chat(SDKChat):
         return text, answer.stop_reason == "refusal"
 
 
-class AnthropicReflector(OverClient, ModelReflector):
+class AnthropicReflector(ClientProvider, ModelReflector):
     """Facts by a chat model over an `AsyncAnthropic` client.
 
     One question for one request, tried as often and for as long as is set on the client. The answer may have
@@ -63,11 +63,11 @@ class AnthropicReflector(OverClient, ModelReflector):
     def __init__(
         self, client: AsyncAnthropic, model: str = _CHAT, *, max_tokens: int = ANSWER_TOKENS
     ) -> None:
-        OverClient.__init__(self, client_of(client, _CLIENT))
+        ClientProvider.__init__(self, validate_client(client, _CLIENT))
         ModelReflector.__init__(self, _Chat(client, model, _PROVIDER), model, _PROVIDER, max_tokens)
 
 
-class AnthropicSummarizer(OverClient, ModelSummarizer):
+class AnthropicSummarizer(ClientProvider, ModelSummarizer):
     """Summaries by a chat model over an `AsyncAnthropic` client.
 
     `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. How often a
@@ -75,5 +75,5 @@ class AnthropicSummarizer(OverClient, ModelSummarizer):
     """
 
     def __init__(self, client: AsyncAnthropic, model: str = _CHAT, *, window: int = 128_000) -> None:
-        OverClient.__init__(self, client_of(client, _CLIENT))
+        ClientProvider.__init__(self, validate_client(client, _CLIENT))
         ModelSummarizer.__init__(self, _Chat(client, model, _PROVIDER), model, window)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from acms.errors import ConfigurationError, ValidationError
 
 
-def model_name(value: object) -> str:
+def validate_model_name(value: object) -> str:
     """Return the name of a model; `ConfigurationError` when it is none."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError("model must be the name of a model")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from acms.errors import ProviderError
-from acms.providers.arguments import model_name
-from acms.providers.http import REFUSED, Endpoint, StatusError
+from acms.providers.arguments import validate_model_name
+from acms.providers.http import FIELD_REFUSAL_STATUSES, Endpoint, StatusError
 from acms.providers.reflection_prompt import without_bounds
 
 __all__ = ["BOUNDS", "SCHEMA", "TEMPERATURE", "THINKING", "Chat", "accepted_schema", "feature_to_leave_out"]
@@ -49,7 +49,7 @@ class Chat:
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.endpoint = endpoint
-        self.model = model_name(model)
+        self.model = validate_model_name(model)
         self._refused: frozenset[str] = frozenset()
         self._limit = _LIMITS[0]
 
@@ -76,7 +76,7 @@ class Chat:
             try:
                 text = await self.endpoint.post("chat/completions", body, self._read)
             except StatusError as error:
-                if error.status not in REFUSED:
+                if error.status not in FIELD_REFUSAL_STATUSES:
                     raise
                 # Servers differ in the name of the token limit: try the other one.
                 if error.param in _LIMITS and limit_field == _LIMITS[0]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from acms.errors import ACMSError, ConfigurationError, MissingExtraError, ProviderError, ValidationError
 from acms.providers.arguments import check_texts, validate_positive_int
-from acms.providers.model_prompts import Prompts, find_prompts, name_space
+from acms.providers.model_prompts import PromptPrefixes, find_prompts, name_vector_space
 from acms.runtime.threads import in_thread
 
 if TYPE_CHECKING:
@@ -103,14 +103,14 @@ class FastEmbedEmbedder:
             _register_embedder(kind, folder, size, pooling or _find_pooling(folder))
             settings["specific_model_path"] = name
         default_prompts = find_prompts(label)
-        self._prompts = Prompts(
+        self._prompts = PromptPrefixes(
             default_prompts.query if query_prefix is None else query_prefix,
             default_prompts.passage if passage_prefix is None else passage_prefix,
         )
         #: Numbers in a vector.
         self.dimension = size
         #: Names the model and its passage prefix: vectors with different names are never compared.
-        self.model = name_space(label, self._prompts.passage)
+        self.model = name_vector_space(label, self._prompts.passage)
         self._model = _Model(lambda: kind(name, **settings))
 
     def __repr__(self) -> str:

@@ -25,8 +25,8 @@ import httpx2
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConfigurationError, ProviderError
 from acms.observability.logging import log_event
-from acms.providers.addresses import Guard, Resolve, resolve_host
-from acms.providers.refusal import REFUSALS, says_too_long
+from acms.providers.addresses import AddressGuard, Resolve, resolve_host
+from acms.providers.refusal import TEXT_REFUSAL_STATUSES, says_too_long
 from acms.providers.retry import with_retry
 from acms.runtime.threads import in_thread, pause_if_busy
 
@@ -34,7 +34,7 @@ __all__ = ["Endpoint", "StatusError", "UnreachableError", "resolve_endpoint", "r
 
 T = TypeVar("T")
 
-REFUSED = (400, 422)
+FIELD_REFUSAL_STATUSES = (400, 422)
 """Statuses by which a server refuses a field it does not know."""
 _FIELD_CHARS = 80
 """Characters of an error message in which a field counts as the one at fault: later ones may echo the request."""
@@ -69,7 +69,7 @@ class StatusError(ProviderError):
         #: The field of the request that the server complains of, where it names one.
         self.param = param
         #: Whether the server refused the texts themselves: sent again as they are, they are refused again.
-        self.refuses_input = too_long or status in REFUSALS
+        self.refuses_input = too_long or status in TEXT_REFUSAL_STATUSES
 
 
 class UnreachableError(ProviderError):
@@ -162,7 +162,7 @@ class Endpoint:
         self._max_bytes = int(_check_positive(max_bytes, "max_bytes"))
         if allow and trusted:
             raise ConfigurationError("allow needs trusted=False: a trusted address may be anywhere")
-        self._guard = None if trusted else Guard(allow, resolve)
+        self._guard = None if trusted else AddressGuard(allow, resolve)
         self._verify = verify
         self._connections_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = (
             WeakKeyDictionary()
@@ -534,7 +534,7 @@ def resolve_endpoint(
     )
 
 
-class OverEndpoint:
+class EndpointProvider:
     """A provider over an endpoint: closing it closes the endpoint's connections; `async with` closes it."""
 
     _endpoint: Endpoint

@@ -12,9 +12,9 @@ import numpy as np
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
 from acms.model import Json
-from acms.providers.arguments import check_texts, model_name, validate_positive_int
-from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
-from acms.providers.model_prompts import Prompts, find_prompts, name_space
+from acms.providers.arguments import check_texts, validate_model_name, validate_positive_int
+from acms.providers.http import Endpoint, EndpointProvider, StatusError, resolve_endpoint
+from acms.providers.model_prompts import PromptPrefixes, find_prompts, name_vector_space
 from acms.providers.refusal import InputRefusedError
 
 if TYPE_CHECKING:
@@ -109,12 +109,12 @@ class ModelEmbedder(ABC):
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
     ) -> None:
-        model = model_name(model)
+        model = validate_model_name(model)
         self._api = _APIS[api]
         if api == "jina" and _WITHOUT_TASKS.match(model):
             self._api = _APIS["openai"]
-        default_prompts = find_prompts(model) if api == "openai" else Prompts()
-        self._prompts = Prompts(
+        default_prompts = find_prompts(model) if api == "openai" else PromptPrefixes()
+        self._prompts = PromptPrefixes(
             default_prompts.query if query_prefix is None else query_prefix,
             default_prompts.passage if passage_prefix is None else passage_prefix,
         )
@@ -128,7 +128,7 @@ class ModelEmbedder(ABC):
         # A model embeds a text differently for each task, so the task is part of the name of its vectors.
         label = self._api.passage.get("input_type") or self._api.passage.get("task") or ""
         #: Names the model and how it marks a passage: vectors with different names are never compared.
-        self.model = name_space(model, f"{self._prompts.passage}{label}")
+        self.model = name_vector_space(model, f"{self._prompts.passage}{label}")
         #: Named in errors.
         self.provider = provider
         self._dimension = validate_positive_int(size, "dimension")
@@ -209,7 +209,7 @@ class ModelEmbedder(ABC):
         return vectors
 
 
-class HTTPEmbedder(OverEndpoint, ModelEmbedder):
+class HTTPEmbedder(EndpointProvider, ModelEmbedder):
     """An embedding model on a server: `base_url` ends where `/embeddings` is added, as in "https://api.openai.com/v1".
 
     `api` is "openai", which most servers speak, llama.cpp, vLLM, Ollama and Text Embeddings Inference among them, or

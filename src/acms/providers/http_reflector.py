@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, OverEndpoint, resolve_endpoint
+from acms.providers.http import Endpoint, EndpointProvider, resolve_endpoint
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
 
 __all__ = ["HTTPReflector"]
 
 
-class HTTPReflector(OverEndpoint, ModelReflector):
+class HTTPReflector(EndpointProvider, ModelReflector):
     """Facts by a chat model on a server: `base_url` ends where `/chat/completions` is added.
 
     One question for one request; passing failures of the connection are tried again up to `max_retries` times. The

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acms.errors import ProviderError
-from acms.providers.arguments import check_texts, model_name, validate_positive_int
-from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
+from acms.providers.arguments import check_texts, validate_model_name, validate_positive_int
+from acms.providers.http import Endpoint, EndpointProvider, StatusError, resolve_endpoint
 
 __all__ = ["HTTPReranker"]
 
@@ -18,7 +18,7 @@ _MIN_BYTES = 500
 """Texts that a server refuses as too long are not cut to fewer bytes than this."""
 
 
-class HTTPReranker(OverEndpoint):
+class HTTPReranker(EndpointProvider):
     """A cross-encoder on a server: `base_url` ends where `/rerank` is added, as in "https://api.jina.ai/v1".
 
     All texts go in one request; of a longer one the first `longest` bytes of UTF-8. At most `candidates` are asked
@@ -45,7 +45,7 @@ class HTTPReranker(OverEndpoint):
     ) -> None:
         self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         #: Names the model.
-        self.model = model_name(model)
+        self.model = validate_model_name(model)
         #: Named in errors.
         self.provider = self._endpoint.provider
         #: Texts it is asked about in a recall, at most.

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 from acms.config import RetryConfig
 from acms.errors import ConfigurationError
 from acms.model import Layer
-from acms.providers.http import Endpoint, OverEndpoint
+from acms.providers.http import Endpoint, EndpointProvider
 
 __all__ = ["HTTPSource"]
 
@@ -24,7 +24,7 @@ class WireRequest(Protocol):
         ...
 
 
-class HTTPSource(OverEndpoint):
+class HTTPSource(EndpointProvider):
     """A knowledge source over HTTP: requests go to `url`, such as "https://kb.example.com/v1/search".
 
     A call stays within its share of a reply's time, including the retries of `max_retries` and their waits.

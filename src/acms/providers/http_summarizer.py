@@ -13,10 +13,10 @@ from acms.errors import ConfigurationError, ProviderError
 from acms.observability.logging import log_event
 from acms.ports import SummaryRequest, Turn
 from acms.prompt_types import OPENING
-from acms.providers.arguments import model_name
+from acms.providers.arguments import validate_model_name
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, OverEndpoint, resolve_endpoint
-from acms.providers.reflector import Completing
+from acms.providers.http import Endpoint, EndpointProvider, resolve_endpoint
+from acms.providers.reflector import ChatCompleter
 from acms.providers.summary_repair import repair_summary
 
 __all__ = ["HTTPSummarizer"]
@@ -32,10 +32,10 @@ _WORDS_PER_TOKEN = 0.7
 class ModelSummarizer:
     """Summaries by any chat model."""
 
-    def __init__(self, chat: Completing, model: str, window: int) -> None:
+    def __init__(self, chat: ChatCompleter, model: str, window: int) -> None:
         self._chat = chat
         #: Names the model.
-        self.model = model_name(model)
+        self.model = validate_model_name(model)
         #: Tokens of a conversation that one call reads, without the instructions.
         self.window: int | None = compute_input_budget(window)
 
@@ -60,7 +60,7 @@ class ModelSummarizer:
         return text
 
 
-class HTTPSummarizer(OverEndpoint, ModelSummarizer):
+class HTTPSummarizer(EndpointProvider, ModelSummarizer):
     """Summaries by a chat model: `base_url` ends where `/chat/completions` is added.
 
     `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. The turns

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Prompts", "find_prompts"]
+__all__ = ["PromptPrefixes", "find_prompts"]
 
 
-class Prompts(NamedTuple):
+class PromptPrefixes(NamedTuple):
     """The prefixes of a query and of a passage; empty where a model takes none."""
 
     query: str = ""
@@ -26,26 +26,28 @@ _SENTENCE = "Represent this sentence for searching relevant passages: "
 _PROMPTS_BY_PATTERN = tuple(
     (re.compile(pattern), prompts)
     for pattern, prompts in (
-        (r"\be5-(mistral|.*-instruct)", Prompts(f"Instruct: {_TASK}\nQuery: ")),
-        (r"\be5\b", Prompts("query: ", "passage: ")),
-        (r"embedding-?gemma", Prompts("task: search result | query: ", "title: none | text: ")),
-        (r"nomic-embed-text", Prompts("search_query: ", "search_document: ")),
-        (r"bge-(small|base|large)-zh", Prompts("为这个句子生成表示以用于检索相关文章：")),
-        (r"bge-(small|base|large)", Prompts(_SENTENCE)),
-        (r"mxbai-embed-large", Prompts(_SENTENCE)),
-        (r"arctic-embed.*v2|arctic-embed2", Prompts("query: ")),
-        (r"arctic-embed", Prompts(_SENTENCE)),
-        (r"qwen3-embedding", Prompts(f"Instruct: {_TASK}\nQuery:")),
+        (r"\be5-(mistral|.*-instruct)", PromptPrefixes(f"Instruct: {_TASK}\nQuery: ")),
+        (r"\be5\b", PromptPrefixes("query: ", "passage: ")),
+        (r"embedding-?gemma", PromptPrefixes("task: search result | query: ", "title: none | text: ")),
+        (r"nomic-embed-text", PromptPrefixes("search_query: ", "search_document: ")),
+        (r"bge-(small|base|large)-zh", PromptPrefixes("为这个句子生成表示以用于检索相关文章：")),
+        (r"bge-(small|base|large)", PromptPrefixes(_SENTENCE)),
+        (r"mxbai-embed-large", PromptPrefixes(_SENTENCE)),
+        (r"arctic-embed.*v2|arctic-embed2", PromptPrefixes("query: ")),
+        (r"arctic-embed", PromptPrefixes(_SENTENCE)),
+        (r"qwen3-embedding", PromptPrefixes(f"Instruct: {_TASK}\nQuery:")),
     )
 )
 
 
-def find_prompts(model: str) -> Prompts:
+def find_prompts(model: str) -> PromptPrefixes:
     """Return the prefixes of a model by its name; empty ones for an unknown model."""
     name = model.lower().replace("_", "-")
-    return next((prompts for pattern, prompts in _PROMPTS_BY_PATTERN if pattern.search(name)), Prompts())
+    return next(
+        (prompts for pattern, prompts in _PROMPTS_BY_PATTERN if pattern.search(name)), PromptPrefixes()
+    )
 
 
-def name_space(model: str, passage_prompt: str) -> str:
+def name_vector_space(model: str, passage_prompt: str) -> str:
     """Return the name under which vectors are stored: a model gives other vectors with another passage prefix."""
     return f"{model} {passage_prompt.strip()}".strip()

@@ -10,7 +10,7 @@ from acms.model import Json
 from acms.providers.http_embedder import ModelEmbedder
 from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
-from acms.providers.sdk import OverClient, SDKChat, call_sdk, client_of, create_sdk_client
+from acms.providers.sdk import ClientProvider, SDKChat, call_sdk, create_sdk_client, validate_client
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ class _Chat(SDKChat):
         return choice.message.content or "", is_refusal
 
 
-class OpenAIEmbedder(OverClient, ModelEmbedder):
+class OpenAIEmbedder(ClientProvider, ModelEmbedder):
     """An embedding model over an `AsyncOpenAI` client.
 
     `dimension` may be left out for OpenAI's own models; for any other one it must be given. A model of the
@@ -72,7 +72,7 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
         dimension: int | None = None,
         longest: int = 8_000,
     ) -> None:
-        OverClient.__init__(self, client_of(client, _CLIENT))
+        ClientProvider.__init__(self, validate_client(client, _CLIENT))
         ModelEmbedder.__init__(self, model, _PROVIDER, dimension, longest)
 
     async def _ask(self, texts: list[str], extra_fields: Mapping[str, Json]) -> NDArray[np.float32]:
@@ -85,7 +85,7 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
         )
 
 
-class OpenAIReflector(OverClient, ModelReflector):
+class OpenAIReflector(ClientProvider, ModelReflector):
     """Facts by a chat model over an `AsyncOpenAI` client.
 
     One question for one request, tried as often and for as long as is set on the client. The answer may have
@@ -94,11 +94,11 @@ class OpenAIReflector(OverClient, ModelReflector):
     """
 
     def __init__(self, client: AsyncOpenAI, model: str = _CHAT, *, max_tokens: int = ANSWER_TOKENS) -> None:
-        OverClient.__init__(self, client_of(client, _CLIENT))
+        ClientProvider.__init__(self, validate_client(client, _CLIENT))
         ModelReflector.__init__(self, _Chat(client, model, _PROVIDER), model, _PROVIDER, max_tokens)
 
 
-class OpenAISummarizer(OverClient, ModelSummarizer):
+class OpenAISummarizer(ClientProvider, ModelSummarizer):
     """Summaries by a chat model over an `AsyncOpenAI` client.
 
     `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. How often a
@@ -106,5 +106,5 @@ class OpenAISummarizer(OverClient, ModelSummarizer):
     """
 
     def __init__(self, client: AsyncOpenAI, model: str = _CHAT, *, window: int = 128_000) -> None:
-        OverClient.__init__(self, client_of(client, _CLIENT))
+        ClientProvider.__init__(self, validate_client(client, _CLIENT))
         ModelSummarizer.__init__(self, _Chat(client, model, _PROVIDER), model, window)

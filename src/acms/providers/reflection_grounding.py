@@ -14,12 +14,12 @@ from acms.model import Origin
 from acms.ports import ReflectionRequest
 from acms.providers.summary_repair import repair_summary
 from acms.text.details import find_details
-from acms.text.grounding import ENOUGH, Evidence, is_placeholder
+from acms.text.grounding import MIN_WORD_SHARE, Evidence, is_placeholder
 
 _FIELDS = ("content", "subject", "attribute", "value")
 
 
-class Grounds:
+class ProposalChecker:
     """The turns and known facts of a request, as evidence for or against proposals."""
 
     def __init__(self, request: ReflectionRequest) -> None:
@@ -85,7 +85,9 @@ class Grounds:
             field = f"{proposal.subject} {proposal.attribute}"
             return [version for version, turn in self._by_version.items() if turn.says(proposal.value, field)]
         return [
-            version for version, turn in self._by_version.items() if turn.share(proposal.content) >= ENOUGH
+            version
+            for version, turn in self._by_version.items()
+            if turn.share(proposal.content) >= MIN_WORD_SHARE
         ]
 
 
@@ -99,7 +101,7 @@ def ground_reflection(reflection: Reflection, request: ReflectionRequest) -> Ref
     A validity date counts only if a turn names that day: small models write the time of the turn. The summary is
     repaired. Parts removed from either are reported in `unreadable`.
     """
-    grounds = Grounds(request)
+    grounds = ProposalChecker(request)
     summary, unreadable = reflection.summary, reflection.unreadable
     checked: list[Proposal | Decision] = []
     for number, proposal in enumerate(reflection.proposals, 1):

@@ -17,17 +17,17 @@ from typing import Any, TypeAlias, cast
 from acms.errors import ProviderError, ValidationError
 from acms.knowledge import Action, Proposal, Reflection, Scope
 from acms.ports import ReflectionRequest
-from acms.text.moments import parse_date_bound
+from acms.text.date_phrases import parse_date_bound
 
-CONFIDENCE = 0.8
+DEFAULT_CONFIDENCE = 0.8
 """Default confidence, for a proposal that states none between 0 and 1."""
 
-PROPOSALS = 200
+MAX_PROPOSALS = 200
 """Number of proposals of one answer that are read; more are the sign of a loop."""
 
-CONTENT_CHARS = 800
+MAX_CONTENT_CHARS = 800
 """Characters of a content: the 200 tokens that `ReflectionConfig.max_fact_tokens` allows by default."""
-VALUE_CHARS = 200
+MAX_VALUE_CHARS = 200
 """Characters of a value: a few words, or a path."""
 
 _LISTS = ("turns", "proposals", "facts", "actions")
@@ -83,13 +83,13 @@ def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) ->
     fact_of_handle = map_fact_handles(request)
     time_of_turn = {turn.version: turn.created_at for turn in request.turns}
     proposals: list[Proposal] = []
-    for number, item in enumerate(items[:PROPOSALS], 1):
+    for number, item in enumerate(items[:MAX_PROPOSALS], 1):
         try:
             proposals.append(_parse_proposal(item, fact_of_handle, time_of_turn))
         except ValidationError as error:
             unreadable.append(f"proposal {number}: {error}")
-    if len(items) > PROPOSALS:
-        unreadable.append(f"{len(items) - PROPOSALS} proposals beyond the first {PROPOSALS}")
+    if len(items) > MAX_PROPOSALS:
+        unreadable.append(f"{len(items) - MAX_PROPOSALS} proposals beyond the first {MAX_PROPOSALS}")
     if len(unreadable) > _LISTED:
         unreadable[_LISTED:] = [f"{len(unreadable) - _LISTED} more"]
     return Reflection(proposals=tuple(proposals), summary=summary, unreadable=tuple(unreadable))
@@ -299,7 +299,7 @@ def _parse_proposal(
 
 def _check_not_cut(content: str, value: str) -> None:
     """Raise `ValidationError` for a text of exactly the schema's maximum length: the server cut it there."""
-    if len(content) == CONTENT_CHARS or len(value) == VALUE_CHARS:
+    if len(content) == MAX_CONTENT_CHARS or len(value) == MAX_VALUE_CHARS:
         raise ValidationError("was cut at the length the schema allows")
 
 
@@ -386,9 +386,9 @@ def _parse_confidence(value: Any) -> float:
         try:
             value = float(word[:-1]) / 100 if word.endswith("%") else float(word)
         except ValueError:
-            return CONFIDENCE
+            return DEFAULT_CONFIDENCE
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return CONFIDENCE
+        return DEFAULT_CONFIDENCE
     return float(value)
 
 

@@ -15,8 +15,8 @@ from typing import Any, cast
 from acms.knowledge import Fact
 from acms.ports import ReflectionRequest, Turn
 from acms.prompt_types import escape_tags
-from acms.providers.reflection_parser import CONTENT_CHARS, VALUE_CHARS, clean_text, map_fact_handles
-from acms.text.moments import find_periods
+from acms.providers.reflection_parser import MAX_CONTENT_CHARS, MAX_VALUE_CHARS, clean_text, map_fact_handles
+from acms.text.date_phrases import find_periods
 from acms.text.tokenizer import split_words
 
 NAME_CHARS = 80
@@ -50,10 +50,10 @@ def answer_schema(request: ReflectionRequest) -> dict[str, object]:
     versions = [turn.version for turn in request.turns]
     handles = list(map_fact_handles(request))
     properties: dict[str, object] = {
-        "content": _text_schema(CONTENT_CHARS),
+        "content": _text_schema(MAX_CONTENT_CHARS),
         "subject": _text_schema(NAME_CHARS),
         "attribute": _text_schema(NAME_CHARS),
-        "value": _text_schema(VALUE_CHARS),
+        "value": _text_schema(MAX_VALUE_CHARS),
     }
     if handles:
         properties["action"] = _one_of("add", "update", "remove", "keep")

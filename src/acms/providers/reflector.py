@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
-from acms.providers.arguments import model_name, validate_positive_int
+from acms.providers.arguments import validate_model_name, validate_positive_int
 from acms.providers.reflection_grounding import ground_reflection
 from acms.providers.reflection_parser import parse_reflection
 from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from acms.knowledge import Reflection
     from acms.ports import ReflectionRequest
 
-__all__ = ["ANSWER_TOKENS", "Completing", "ModelReflector"]
+__all__ = ["ANSWER_TOKENS", "ChatCompleter", "ModelReflector"]
 
 ANSWER_TOKENS = 8192
 """Tokens that an answer may have: proposals for a stretch of turns, and room for a model that thinks first."""
 
 
-class Completing(Protocol):
+class ChatCompleter(Protocol):
     """A chat model that answers one prompt."""
 
     async def complete(
@@ -39,10 +39,10 @@ class ModelReflector:
     `ProviderError`, `retryable`. Turns and facts are passed as data, in a section of the prompt that they cannot end.
     """
 
-    def __init__(self, chat: Completing, model: str, provider: str, max_tokens: int) -> None:
+    def __init__(self, chat: ChatCompleter, model: str, provider: str, max_tokens: int) -> None:
         self._chat = chat
         #: Names the model: a job waits for a worker that has it.
-        self.model = model_name(model)
+        self.model = validate_model_name(model)
         #: Named in errors.
         self.provider = provider
         self.max_tokens = validate_positive_int(max_tokens, "max_tokens")

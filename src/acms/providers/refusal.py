@@ -8,7 +8,7 @@ from acms.errors import ProviderError
 
 __all__ = ["InputRefusedError"]
 
-REFUSALS = (400, 413, 422)
+TEXT_REFUSAL_STATUSES = (400, 413, 422)
 """Statuses by which a server refuses the texts of a request: it will refuse the same texts again."""
 
 #: Messages of llama.cpp, vLLM, Ollama, OpenAI and Text Embeddings Inference, some of them with status 500.

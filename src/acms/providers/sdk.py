@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from acms.errors import ConfigurationError, ProviderError
-from acms.providers.arguments import model_name
+from acms.providers.arguments import validate_model_name
 from acms.providers.chat import (
     BOUNDS,
     TEMPERATURE,
@@ -21,7 +21,7 @@ from acms.providers.chat import (
     feature_to_leave_out,
 )
 from acms.providers.http import (
-    REFUSED,
+    FIELD_REFUSAL_STATUSES,
     StatusError,
     field_at_fault,
     is_transient_status,
@@ -30,14 +30,14 @@ from acms.providers.http import (
 )
 from acms.providers.refusal import says_too_long
 
-__all__ = ["OverClient", "SDKChat", "call_sdk", "client_of", "create_sdk_client"]
+__all__ = ["ClientProvider", "SDKChat", "call_sdk", "create_sdk_client", "validate_client"]
 
 T = TypeVar("T")
 
 _BROKEN = ("APIConnectionError", "APITimeoutError", "TransportError")
 
 
-def client_of(client: Any, kind: str) -> Any:
+def validate_client(client: Any, kind: str) -> Any:
     """Return an SDK's asynchronous client; raise `ConfigurationError` for any other. `kind` is the expected class."""
     if client is None or any(base.__name__ == "SyncAPIClient" for base in type(client).__mro__):
         raise ConfigurationError(f"client must be an {kind}", options=(f"pass {kind}()",))
@@ -82,7 +82,7 @@ def redact_client_key(text: str, client: Any) -> str:
     return text
 
 
-class OverClient:
+class ClientProvider:
     """A provider over an SDK's client. It closes the client only if the client was made for it."""
 
     #: Whether `aclose` closes the client.
@@ -109,7 +109,7 @@ class SDKChat(ABC):
 
     def __init__(self, client: Any, model: str, provider: str) -> None:
         self.client = client
-        self.model = model_name(model)
+        self.model = validate_model_name(model)
         self.provider = provider
         self._refused = self.unsupported
 
@@ -126,7 +126,7 @@ class SDKChat(ABC):
             try:
                 text = await self._text(system, prompt, max_tokens, settings)
             except StatusError as error:
-                if error.status not in REFUSED:
+                if error.status not in FIELD_REFUSAL_STATUSES:
                     raise
                 # Which of temperature and schema the server objects to; None if it is neither.
                 feature = feature_to_leave_out(error, refused_features, schema is not None)

@@ -9,7 +9,7 @@ from acms.config import RetryConfig
 from acms.errors import ConfigurationError
 from acms.model import Json
 from acms.prompt_types import Exactness
-from acms.providers.http import Endpoint, OverEndpoint
+from acms.providers.http import Endpoint, EndpointProvider
 
 __all__ = ["ServerTokenCounter"]
 
@@ -22,7 +22,7 @@ _HEADERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """The header of the key, and further headers, of providers that do not use a bearer token."""
 
 
-class ServerTokenCounter(OverEndpoint):
+class ServerTokenCounter(EndpointProvider):
     """Counts a whole request, tools and chat template included, by asking the server that receives it.
 
     `api` names what the server offers: `/apply-template` and `/tokenize` of llama.cpp, `/tokenize` of vLLM,

@@ -42,9 +42,9 @@ from acms.recall.ranking import Ranking
 from acms.results import Verdict
 from acms.text.index_record import EXTERNAL
 
-FILTERED = "it is not what `where` asks for"
-EXCLUDED = "excluded by the caller"
-NOT_ASKED = "the current episode was not asked for"
+FILTERED_REASON = "it is not what `where` asks for"
+EXCLUDED_REASON = "excluded by the caller"
+CURRENT_EPISODE_REASON = "the current episode was not asked for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class CandidateSet:
     days: tuple[int, ...] = ()
 
     @property
-    def dated(self) -> bool:
+    def has_several_days(self) -> bool:
         """Whether the messages are of several days."""
         return len(set(self.days)) > 1
 
@@ -132,8 +132,8 @@ def collect_candidates(
 ) -> CandidateSet:
     """Collect the candidates of the current episode and, from the other ranked entries, those of the past."""
     rejections: list[Choice] = []
-    considered_versions = set(conditions.shown)  # versions
-    offered_versions = set(conditions.shown)  # versions of entries that are shown or candidates
+    considered_versions = set(conditions.shown)
+    offered_versions = set(conditions.shown)  # of entries that are shown or candidates
     current: list[Candidate] = []
     current_episode = -1
     units = _current_candidates(corpus, ranking, conditions, frame) if conditions.episode else []
@@ -168,11 +168,11 @@ def _reject_current(
     if position < 0:
         return Choice(candidate, False, "query", "it is the query itself")
     if _is_excluded(candidate, conditions):
-        return Choice(candidate, False, "excluded", EXCLUDED)
+        return Choice(candidate, False, "excluded", EXCLUDED_REASON)
     if not ranking.allows(position):
-        return Choice(candidate, False, "filter", FILTERED)
+        return Choice(candidate, False, "filter", FILTERED_REASON)
     if not conditions.include_current:
-        return Choice(candidate, False, "current_episode", NOT_ASKED)
+        return Choice(candidate, False, "current_episode", CURRENT_EPISODE_REASON)
     return None
 
 
@@ -197,12 +197,13 @@ class _PastCandidates:
         offered_versions: Collection[int],
         current_episode: int,
     ) -> None:
-        self._corpus, self._ranking, self._terms, self._frame = corpus, ranking, conditions, frame
-        self._rejections, self._considered_versions, self._current_episode = (
-            rejections,
-            considered_versions,
-            current_episode,
-        )
+        self._corpus = corpus
+        self._ranking = ranking
+        self._conditions = conditions
+        self._frame = frame
+        self._rejections = rejections
+        self._considered_versions = considered_versions
+        self._current_episode = current_episode
         self._episodes = corpus.snapshot.column("episode")
         self._candidates: list[tuple[int, Candidate]] = []
         #: Versions of the entries that are shown or candidates: only these can stand for their duplicates.
@@ -218,7 +219,7 @@ class _PastCandidates:
 
     def collect(self) -> None:
         """Go through all ranked entries."""
-        corpus, ranking, conditions = self._corpus, self._ranking, self._terms
+        corpus, ranking, conditions = self._corpus, self._ranking, self._conditions
         documents = corpus.documents(ranking.positions)
         families = _group_copies(corpus, ranking)
         if conditions.stale or conditions.profile:
@@ -229,7 +230,7 @@ class _PastCandidates:
             ranking.positions.tolist(),
             groups.tolist(),
             families,
-            self._find_plain(groups),
+            self._flag_exempt_from_rules(groups),
             _single_candidates(corpus, ranking, documents, self._frame),
             strict=True,
         )
@@ -242,11 +243,11 @@ class _PastCandidates:
                 self._best_copies[family] = version
                 self._candidates.append((position, candidate))
             else:
-                self._consider(candidate, document, position, group, family)
+                self._collect_or_reject(candidate, document, position, group, family)
 
-    def _find_plain(self, groups: Ints) -> list[bool]:
-        """Return for each ranked entry whether it can be rejected only as a duplicate, which holds for most."""
-        ranking, conditions = self._ranking, self._terms
+    def _flag_exempt_from_rules(self, groups: Ints) -> list[bool]:
+        """Return which ranked entries no rule rejects, unless they are duplicates: most of them, which saves time."""
+        ranking, conditions = self._ranking, self._conditions
         has_conditions = bool(conditions.exclude) or bool(self._demotions) or ranking.allowed is not None
         if has_conditions or not conditions.include_current:
             return [False] * len(groups)
@@ -256,7 +257,9 @@ class _PastCandidates:
             is_plain &= ranking.find_answers(ranking.positions)
         return is_plain.tolist()
 
-    def _consider(self, candidate: Candidate, document: int, position: int, group: int, family: int) -> None:
+    def _collect_or_reject(
+        self, candidate: Candidate, document: int, position: int, group: int, family: int
+    ) -> None:
         """Collect an entry, or the tool group it belongs to, as a candidate unless a rule rejects it."""
         version = document + 1
         end = position
@@ -265,50 +268,51 @@ class _PastCandidates:
             self._considered_versions.add(version)
         else:
             unit, hidden_reason = group_at_index(self._corpus, position)
-            self._considered_versions.update(entry.version for entry in unit.entries)
+            self._considered_versions.update([entry.version for entry in unit.entries])
             positions = [self._corpus.position_of(entry.version - 1) for entry in unit.entries]
             group_candidate = build_candidate(unit, _source_of_group(unit), self._frame)
             candidate = _rank_group(group_candidate, self._ranking, positions)
             end = positions[-1]
         is_current = self._episodes[document] == self._current_episode
-        rejection: tuple[str, str] | None
         if hidden_reason:
-            rejection = "hidden", hidden_reason
+            rejection = Choice(candidate, False, "hidden", hidden_reason)
         else:
-            rejection = self._find_rejection(candidate, version, family, position, is_current)
+            rejection = self._reject(candidate, version, family, position, is_current)
         if rejection is not None:
-            rule, reason = rejection
-            self._rejections.append(Choice(candidate, False, rule, reason))
+            self._rejections.append(rejection)
             return
         self._best_copies.setdefault(family, version)
         self._candidates.append((end, candidate))
         if version in self._demotions and not is_current:  # messages of the current episode are shown whole
             self.trims[candidate.unit.entries[0].id] = self._demotions[version]
 
-    def _find_rejection(
+    def _reject(
         self, candidate: Candidate, version: int, family: int, position: int, is_current: bool
-    ) -> tuple[str, str] | None:
-        """Return the rule that rejects a unit, and the reason; None if no rule does."""
-        conditions = self._terms
+    ) -> Choice | None:
+        """Return the rejection of a unit by the first rule that applies, or None."""
+        conditions = self._conditions
         if _is_excluded(candidate, conditions):
-            return "excluded", EXCLUDED
+            return Choice(candidate, False, "excluded", EXCLUDED_REASON)
         if not self._ranking.allows(position):
-            return "filter", FILTERED
+            return Choice(candidate, False, "filter", FILTERED_REASON)
         if is_current and not conditions.include_current:
-            return "current_episode", NOT_ASKED
+            return Choice(candidate, False, "current_episode", CURRENT_EPISODE_REASON)
         if conditions.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
-            return "cutoff", self._ranking.why_no_answer(position)
-        if candidate.relevance < conditions.min_relevance and candidate.distance != Topic.KEPT:
-            return "min_relevance", f"below the least relevance of {conditions.min_relevance:.2f}"
+            return Choice(candidate, False, "cutoff", self._ranking.why_no_answer(position))
+        if candidate.relevance < conditions.min_relevance and candidate.topic != Topic.USER_WORDS:
+            reason = f"below the least relevance of {conditions.min_relevance:.2f}"
+            return Choice(candidate, False, "min_relevance", reason)
         is_single = len(candidate.costs) == 1
         demotion = None if is_current else self._demotions.get(version)
         if demotion is not None:
             has_valid_part = is_single and bool(demotion.spans)
             if not has_valid_part:
-                return "superseded", f"says what {demotion.by} replaced; include_superseded=True shows it"
+                reason = f"says what {demotion.by} replaced; include_superseded=True shows it"
+                return Choice(candidate, False, "superseded", reason)
         best_copy = self._best_copies.get(family)
         if best_copy is not None and is_single and _has_no_other_markers(self._corpus, candidate, best_copy):
-            return "duplicate", f"says the same as v{self._corpus.snapshot.version(best_copy - 1)}"
+            reason = f"says the same as v{self._corpus.snapshot.version(best_copy - 1)}"
+            return Choice(candidate, False, "duplicate", reason)
         return None
 
 
@@ -414,7 +418,7 @@ def _single_candidates(
         positions.tolist(),
         external,
         ranking.leader_scores(positions),
-        ranking.distances(positions),
+        ranking.topics_of(positions),
         strict=True,
     )
     doc_at = corpus.snapshot.doc
@@ -428,17 +432,17 @@ def _single_candidates(
         position,
         is_external,
         leader_score,
-        distance,
+        topic,
     ) in columns:
         cost = tokens + frame_costs[code]
         parts = partial(ranking.parts, position)
         unit = SingleEntryGroup(doc_at, version, markers[code])
         fields = (unit, sources[code], (cost,), cost, relevance, boost, score, parts)
-        yield _make_candidate((*fields, "", is_external, leader_score, distance))
+        yield _make_candidate((*fields, "", is_external, leader_score, topic))
 
 
 def _has_no_other_markers(corpus: Corpus, candidate: Candidate, version: int) -> bool:
-    """Return whether the entry of a version carries all markers of a candidate."""
+    """Return whether the entry of a version has all markers of a candidate."""
     return not candidate.markers or set(candidate.markers) <= set(corpus.snapshot.doc(version - 1).markers)
 
 
@@ -470,6 +474,7 @@ def _episode_candidates(
 
     Of a long episode, these are only the newest units that the budget could hold, and the marked ones.
     """
+    # An entry without an episode (0) is an episode of its own.
     positions = np.flatnonzero(corpus.column("episode") == episode) if episode else np.array([last])
     has_markers = corpus.marker_mask()
     remaining = budget
@@ -479,9 +484,9 @@ def _episode_candidates(
         if remaining < 0 and not is_marked:
             continue
         unit, hidden_reason = group_at_index(corpus, position)
-        end = unit.entries[-1]
-        ends_here = end.version == corpus.document(position) + 1
-        if hidden_reason or not ends_here or end.episode != episode:
+        last_entry = unit.entries[-1]
+        is_last_of_unit = last_entry.version == corpus.document(position) + 1
+        if hidden_reason or not is_last_of_unit or last_entry.episode != episode:
             continue
         candidate = build_candidate(unit, Source.CURRENT, frame)
         remaining -= candidate.tokens
@@ -508,7 +513,7 @@ def _rank_group(candidate: Candidate, ranking: Ranking, positions: Sequence[int]
     (ranked_candidate,) = _score_candidates([candidate], ranking, [best])
     position_array = np.array(positions, np.int64)
     ranked_candidate = ranked_candidate._replace(
-        distance=min(ranking.distances(position_array)),
+        topic=min(ranking.topics_of(position_array)),
         relevance=float(ranking.relevances[position_array].max()),
     )
     if len(positions) > 1:
@@ -561,7 +566,7 @@ def merge_candidate_sets(facts: CandidateSet, messages: CandidateSet) -> Candida
 def collect_fact_candidates(
     indexes: Sequence[FactIndex], conditions: Conditions, frame: Frame
 ) -> CandidateSet:
-    """Return the active facts that answer, log by log, oldest first."""
+    """Return the candidates among the active facts, log by log, oldest first, and the rejected ones."""
     past: list[Candidate] = []
     rejections: list[Choice] = []
     for facts in indexes:
@@ -578,9 +583,9 @@ def _reject_fact(candidate: Candidate, facts: FactIndex, conditions: Conditions)
     """Return the rejection of a fact by a rule, or None."""
     version = candidate.unit.version
     if _is_excluded(candidate, conditions):
-        return Choice(candidate, False, "excluded", EXCLUDED)
+        return Choice(candidate, False, "excluded", EXCLUDED_REASON)
     if not facts.allows(version):
-        return Choice(candidate, False, "filter", FILTERED)
+        return Choice(candidate, False, "filter", FILTERED_REASON)
     if conditions.answers_only and not facts.answers(version):
         return Choice(candidate, False, "cutoff", "below a quarter of the best relevance")
     if candidate.relevance < conditions.min_relevance:
@@ -625,7 +630,7 @@ class OmissionReasons:
         if hidden_reason:
             return build_rejection(doc, "hidden", hidden_reason)
         if not ranking.allows(position):
-            return build_rejection(doc, "filter", FILTERED)
+            return build_rejection(doc, "filter", FILTERED_REASON)
         if ranking.asks(position):
             return build_rejection(doc, "asks", "it asks the query, or for the same of something else")
         relevance, score = ranking.relevance(position), ranking.score(position)
@@ -656,7 +661,7 @@ def _explain_fact(facts: FactIndex, doc: IndexedEntry) -> Verdict:
     if hidden_reason:
         return build_rejection(doc, "hidden", hidden_reason)
     if not facts.allows(doc.version):
-        return build_rejection(doc, "filter", FILTERED)
+        return build_rejection(doc, "filter", FILTERED_REASON)
     relevance = facts.relevance[position]
     if relevance <= 0:
         return build_rejection(doc, "irrelevant", "it has nothing to do with the query")

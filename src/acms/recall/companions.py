@@ -10,20 +10,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from acms.recall.asking_messages import repeats_query
 from acms.recall.corpus import K1, Corpus
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking, find_largest_indices
-from acms.recall.repetition import repeats_query
-from acms.recall.scoring import SIGMA, vectors_of
+from acms.recall.scoring import NATS_PER_DEVIATION, vectors_of
 from acms.text.tokenizer import compute_idf, subjectless_terms
 
-STATEMENT = 60
+MAX_STATEMENT_WORDS = 60
 """Words of a statement, at most: a longer text has many subjects."""
-RAREST = 8
+COMPARED_WORDS = 8
 """Rarest words of a statement, by which others are compared with it. With 4 VehicleMemBench shows 3.6 points more
 outdated answers without the newer one; all words do no better than 8.
 """
-RELATED = 2.0
+RELATED_DEVIATIONS = 2.0
 """Standard deviations of cosine from which a statement that shares no word with another is about the same subject.
 
 A recall in chats shows 4.1 unrelated messages with this limit and 5.6 without. Of 48 corrections that share no word
@@ -31,7 +31,7 @@ with what they correct, it misses one more (14 instead of 13).
 """
 MIN_SPREAD = 0.125
 """Least standard deviation, as a share of the way from the mean cosine to 1. Near-identical messages have none."""
-COMPARED = 64
+COMPARED_STATEMENTS = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 
 
@@ -40,7 +40,7 @@ def add_companions(corpus: Corpus, ranking: Ranking) -> None:
 
     The companions of a leader are the nearest later statement by the same speaker, and the nearest of the others.
     """
-    is_statement = (corpus.column("length") <= STATEMENT) & (corpus.column("group") < 0)
+    is_statement = (corpus.column("length") <= MAX_STATEMENT_WORDS) & (corpus.column("group") < 0)
     leaders = _find_leaders(corpus, ranking, is_statement)
     may_accompany = is_statement if ranking.allowed is None else is_statement & ranking.allowed
     leader_by_companion: dict[int, int] = {}
@@ -95,7 +95,7 @@ def _measure_nearness(corpus: Corpus, leader: int, is_allowed: NDArray[np.bool_]
     subject_terms = [term for term in terms.tolist() if term not in subjectless_terms()]
     subject_terms.sort(key=corpus.count_holders)
     nearness = np.zeros(len(corpus), np.float32)
-    for term in subject_terms[:RAREST]:
+    for term in subject_terms[:COMPARED_WORDS]:
         positions, counts = corpus.postings(term)
         weight = np.float32(compute_idf(len(corpus), len(positions)) * (K1 + 1))
         nearness[positions] += weight * counts / (counts + corpus.norms[positions])
@@ -112,7 +112,7 @@ def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats
     assert space is not None
     assert vector is not None
     likely_positions = _find_likely_companions(corpus, ranking, leader, nearness)
-    sample = np.unique(np.linspace(0, len(corpus) - 1, COMPARED).astype(np.int64))
+    sample = np.unique(np.linspace(0, len(corpus) - 1, COMPARED_STATEMENTS).astype(np.int64))
     sample = sample[sample != leader]
     compared_positions = np.concatenate([[leader], likely_positions, sample])
     vectors = vectors_of(corpus, space, len(vector), corpus.documents(compared_positions))
@@ -125,18 +125,22 @@ def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats
     mean = float(sample_cosines.mean())
     deviation = max(float(sample_cosines.std()), (1 - mean) * MIN_SPREAD, 1e-3)
     deviations = (likely_cosines - mean) / deviation
-    is_related = (nearness[likely_positions] > 0) | (deviations >= RELATED)
+    is_related = (nearness[likely_positions] > 0) | (deviations >= RELATED_DEVIATIONS)
     total_nearness = nearness.copy()
-    total_nearness[likely_positions] += np.float32(SIGMA) * np.where(is_related, np.maximum(0, deviations), 0)
+    total_nearness[likely_positions] += np.float32(NATS_PER_DEVIATION) * np.where(
+        is_related, np.maximum(0, deviations), 0
+    )
     return total_nearness
 
 
 def _find_likely_companions(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats) -> Ints:
     """Return the statements nearest to a leader by words, and the best later answers to the query."""
-    by_words = find_largest_indices(nearness, COMPARED)
+    by_words = find_largest_indices(nearness, COMPARED_STATEMENTS)
     by_words = by_words[nearness[by_words] > 0]
     is_later = np.isin(ranking.positions, corpus.following(leader))
-    answers = ranking.positions[is_later][:COMPARED]
-    is_statement = (corpus.column("length")[answers] <= STATEMENT) & (corpus.column("group")[answers] < 0)
+    answers = ranking.positions[is_later][:COMPARED_STATEMENTS]
+    is_statement = (corpus.column("length")[answers] <= MAX_STATEMENT_WORDS) & (
+        corpus.column("group")[answers] < 0
+    )
     answers = answers[is_statement]
     return np.union1d(by_words, answers[answers != leader + 1])

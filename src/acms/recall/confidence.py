@@ -21,8 +21,8 @@ from acms.recall.corpus import Corpus
 from acms.recall.fact_candidates import FactIndex
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking
-from acms.recall.scoring import SIGMA
-from acms.recall.topic import BEST, EXCHANGE
+from acms.recall.scoring import NATS_PER_DEVIATION
+from acms.recall.topic import EXAMINED_MESSAGES, EXCHANGE_DISTANCE
 from acms.results import Certainty
 
 BY_WORDS = (-1.9, 2.8, 3.6)
@@ -39,7 +39,7 @@ def estimate_confidence(
     If the last entry is the query itself, it does not count.
     """
     end = len(corpus) if ranking.query_position < 0 else ranking.query_position
-    best = ranking.positions[ranking.positions < end][:BEST]
+    best = ranking.positions[ranking.positions < end][:EXAMINED_MESSAGES]
     weights = _weigh_words(ranking)
     reach = max((facts.measure_coverage(weights) for facts in fact_indexes), default=0.0)
     lead = 0.0
@@ -47,7 +47,9 @@ def estimate_confidence(
         is_answer = ranking.scores.without_marks[best] >= ranking.cutoff
         is_answer[0] = True  # in a short log only the best one is an answer, whatever its score
         answers = best[is_answer][:5]
-        shares = _share_held(ranking, weights, answers - EXCHANGE, answers + EXCHANGE + 1, end)
+        shares = _share_held(
+            ranking, weights, answers - EXCHANGE_DISTANCE, answers + EXCHANGE_DISTANCE + 1, end
+        )
         reach = max(reach, float(shares.mean()))
         own_shares = _share_held(ranking, weights, best, best + 1, end)
         lead = _measure_speaker_margin(corpus, ranking, best, own_shares)
@@ -56,7 +58,10 @@ def estimate_confidence(
     if meaning is None or ranking.coverage < 0.5:  # too few messages were compared by meaning
         value = _apply_logistic_curve(BY_WORDS, (reach, lead))
     else:
-        rises = [*np.clip(meaning[best] / SIGMA, 0, 1), *(facts.meaning for facts in fact_indexes)]
+        rises = [
+            *np.clip(meaning[best] / NATS_PER_DEVIATION, 0, 1),
+            *(facts.meaning for facts in fact_indexes),
+        ]
         rise = float(max(rises, default=0.0))
         value = _apply_logistic_curve(BY_BOTH, (reach, lead, rise))
     has_evidence = reach > 0 or rise > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from acms.log.active_entries import Demotions, Replacements, anchor_version
 from acms.log.validity import Period
-from acms.model import Entry, Kind, Role, State
-from acms.recall.index import DAY, Floats, Ints, Snapshot
+from acms.model import Kind, Role, State
+from acms.recall.index import DAY_MINUTES, Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, EXTERNAL, REPLACES, Label
 from acms.text.markers import CUSTOM_WEIGHT
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from acms.recall.query import QueryWord
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-REACH = 5
+NEIGHBOUR_DISTANCE = 5
 """How many messages before and after one count as its neighbourhood: the farthest with 0.5**5, 3 percent."""
 K1, B = 0.9, 0.4
 """Saturation and length normalization of BM25: the usual values of Anserini (Yang et al., 2017)."""
@@ -119,25 +119,29 @@ class Corpus:
         return external if external.any() else None
 
     @cached_property
-    def roles(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which labels are of the user, and which labels any active entry has."""
+    def user_labels(self) -> NDArray[np.bool_]:
+        """Return which labels are of the user."""
+        return np.array([label.role is Role.USER for label in self.labels[1]], bool)
+
+    @cached_property
+    def used_labels(self) -> NDArray[np.bool_]:
+        """Return which labels any active entry has."""
         codes, labels = self.labels
-        users = np.array([label.role is Role.USER for label in labels], bool)
-        return users, np.bincount(codes, minlength=len(labels)) > 0
+        return np.bincount(codes, minlength=len(labels)) > 0
 
     @cached_property
     def newest_of_user(self) -> int:
         """Return the position of the newest entry of the user; -1 if there is none."""
-        by_user = np.flatnonzero(self.roles[0][self.labels[0]])
+        by_user = np.flatnonzero(self.user_labels[self.labels[0]])
         return int(by_user[-1]) if len(by_user) else -1
 
     @cached_property
-    def texts(self) -> int:
+    def text_count(self) -> int:
         """Return how many entries have content."""
         return int(np.count_nonzero((self.column("flags") & EMPTY) == 0))
 
     @cached_property
-    def newest(self) -> datetime | None:
+    def newest_time(self) -> datetime | None:
         """Return the time of the newest entry; None if there is none."""
         minutes = self.column("minute")
         return _EPOCH + int(minutes.max()) * timedelta(minutes=1) if len(minutes) else None
@@ -145,7 +149,7 @@ class Corpus:
     @cached_property
     def days(self) -> tuple[int, ...]:
         """Return the first and the last day of the entries, counted from 1970; empty if there are none."""
-        days = self.column("minute") // DAY
+        days = self.column("minute") // DAY_MINUTES
         return (int(days.min()), int(days.max())) if len(days) else ()
 
     @cached_property
@@ -165,8 +169,8 @@ class Corpus:
         mean = max(1.0, float(length.mean())) if len(length) else 1.0
         return np.asarray(np.float32(K1 * (1 - B)) + length * np.float32(K1 * B / mean), np.float32)
 
-    # Neighbourhoods are computed in an array with a cell for each message, and REACH empty cells before and after the
-    # messages of each log. So the neighbourhoods of one log never reach into another log.
+    # Neighbourhoods are computed in an array with a cell for each message. `NEIGHBOUR_DISTANCE` empty cells lie before
+    # and after the messages of each log. So the neighbourhoods of one log never reach into another log.
 
     @cached_property
     def _padding(self) -> Ints | None:
@@ -177,18 +181,20 @@ class Corpus:
         log_by_position = logs[self.documents(np.arange(len(self)))]
         is_new_log = log_by_position[1:] != log_by_position[:-1]
         logs_before = np.cumsum(np.concatenate([[0], is_new_log]).astype(np.int64)[: len(self)])
-        return REACH * (1 + logs_before)
+        return NEIGHBOUR_DISTANCE * (1 + logs_before)
 
     @cached_property
     def padded_size(self) -> int:
         """Return the number of cells, empty ones included."""
         padding = self._padding
-        empty_before_last = REACH if padding is None or not len(padding) else int(padding[-1])
-        return len(self) + empty_before_last + REACH
+        empty_before_last = NEIGHBOUR_DISTANCE if padding is None or not len(padding) else int(padding[-1])
+        return len(self) + empty_before_last + NEIGHBOUR_DISTANCE
 
     def padded_positions(self, positions: Ints) -> Ints:
         """Return the cells of some messages."""
-        return positions + REACH if self._padding is None else positions + self._padding[positions]
+        return (
+            positions + NEIGHBOUR_DISTANCE if self._padding is None else positions + self._padding[positions]
+        )
 
     @cached_property
     def padded_norms(self) -> Floats:
@@ -252,11 +258,8 @@ class Corpus:
         return frozenset(label.actor for label in self.labels[1] if label.actor is not None)
 
     def postings(self, term: int) -> tuple[Ints, Floats]:
-        """Return the positions of the entries that hold a term, and how often."""
-        return self._unpack(self.snapshot.postings(term))
-
-    def _unpack(self, postings: NDArray[np.uint32]) -> tuple[Ints, Floats]:
-        """Return the positions and counts of some postings (document << 8 | count), without inactive entries."""
+        """Return the positions of the active entries that hold a term, and how often."""
+        postings = self.snapshot.postings(term)  # document << 8 | count
         documents = (postings >> np.uint32(8)).astype(np.int64)
         counts = (postings & np.uint32(255)).astype(np.float32)
         if self.position_by_document is None:
@@ -264,10 +267,6 @@ class Corpus:
         positions = self.position_by_document[documents]
         active = positions >= 0
         return positions[active], counts[active]
-
-    def postings_of_terms(self, terms: Sequence[int]) -> tuple[Ints, Floats]:
-        """Return the postings of some terms, one after the other."""
-        return self._unpack(np.concatenate([np.zeros(0, np.uint32), *map(self.snapshot.postings, terms)]))
 
     def count_holders(self, term: int) -> int:
         """Return how many entries of the log hold a term, active or not."""
@@ -316,35 +315,29 @@ def reading_order(
     is_of_kind: NDArray[np.bool_],
     replacements: Replacements,
     kind: Kind,
-    base: int = 0,
+    first_version: int = 1,
 ) -> Ints:
-    """Return the indexes of the active entries of a log in reading order; index 0 is version `base` + 1.
+    """Return the indexes of the active entries of a log in reading order; index 0 is the entry of `first_version`.
 
-    `has_content` and `is_of_kind` are the results of `mask_documents_by_kind` for the log, and `replacements` its
-    superseded and retracted entries. Active edits and summaries are read among the messages, where the entries that
-    they replace were.
+    `has_content` and `is_of_kind` are the results of `mask_documents_by_kind` for the log. `replacements` holds its
+    superseded and retracted entries, and the edits and summaries in their place. An edit or a summary of messages is
+    read at the version of the entries that it replaces.
     """
     is_active = is_of_kind.copy()
     for first, last in replacements.spans():
-        is_active[max(0, first - 1 - base) : max(0, last - base)] = False
-    replacing: list[Entry] = []
+        is_active[max(0, first - first_version) : max(0, last + 1 - first_version)] = False
+    reading_versions = np.arange(len(is_active)) + first_version
     for entry in replacements.substitutes if kind is Kind.MESSAGE else ():
-        is_here = base < entry.version <= base + len(has_content)
-        if is_here and entry.state is State.LIVE and has_content[entry.version - 1 - base]:
-            replacing.append(entry)
-    is_active[[entry.version - 1 - base for entry in replacing]] = True
-    order = np.flatnonzero(is_active)
-    if replacing:
-        reading_versions = order + 1 + base
-        for entry in replacing:
-            index = np.searchsorted(order, entry.version - 1 - base)
+        index = entry.version - first_version
+        if 0 <= index < len(is_active) and entry.state is State.LIVE and has_content[index]:
+            is_active[index] = True
             reading_versions[index] = anchor_version(entry)
-        order = order[np.lexsort((order, reading_versions))]
-    return order
+    order = np.flatnonzero(is_active)
+    return order[np.argsort(reading_versions[order], kind="stable")]
 
 
 def add_neighbours(cells: Floats) -> Floats:
-    """Add to each value half of the values beside it, a quarter of the next ones, and so on up to REACH.
+    """Add to each value half of the values beside it, a quarter of the next ones, and so on up to NEIGHBOUR_DISTANCE.
 
     Neighbours lie along the last axis. Each side takes three additions: a sum of 2 cells, then of 4, then of 6.
     """
@@ -354,7 +347,7 @@ def add_neighbours(cells: Floats) -> Floats:
 
 
 def _add_preceding(cells: Floats) -> Floats:
-    """Add to each value the REACH values before it, each weighted half as much as the one after it."""
+    """Add to each value the NEIGHBOUR_DISTANCE values before it, each weighted half as much as the one after it."""
     sums_of_two = _halved_sum(cells, cells, 1)
     sums_of_four = _halved_sum(sums_of_two, sums_of_two, 2)
     return _halved_sum(sums_of_four, sums_of_two, 4)

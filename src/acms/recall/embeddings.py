@@ -38,12 +38,12 @@ from acms.text.tokenizer import find_sentence_spans
 
 RECIPE = "said2"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
-WORDS = 170
+CHUNK_WORDS = 170
 """Words of a chunk, at most, unless one sentence is longer."""
 
-SHORTEST = 100
+MIN_PART_CHARS = 100
 """Characters of a part of a refused text, at least."""
-PROBE = "text"
+PROBE_TEXT = "text"
 """A text every model accepts: a model that refuses it refuses everything."""
 
 _MONTHS = (
@@ -70,7 +70,7 @@ def split_passages(draft: Draft) -> list[Passage]:
     speaker = draft.actor or (draft.role or draft.kind).value
     created = draft.created_at
     date = f"{created.day} {_MONTHS[created.month - 1]} {created.year}"
-    if len(content.split(None, WORDS + 1)) <= WORDS:
+    if len(content.split(None, CHUNK_WORDS + 1)) <= CHUNK_WORDS:
         return [Passage(0, len(content), f"{date} {speaker}: {content}")]
     chunks = _chunk_sentences(content, find_sentence_spans(content))
     chunks = chunks[:64]  # the rest of a huge text is not embedded
@@ -80,12 +80,12 @@ def split_passages(draft: Draft) -> list[Passage]:
 
 
 def _chunk_sentences(content: str, sentences: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Group the sentences of a text, given by their spans, into spans of at most `WORDS` words."""
+    """Group the sentences of a text, given by their spans, into spans of at most `CHUNK_WORDS` words."""
     chunks: list[tuple[int, int]] = []
     chunk_start, chunk_words = sentences[0][0], 0
     for start, end in sentences:
         words = len(content[start:end].split())
-        if chunk_words and chunk_words + words > WORDS:
+        if chunk_words and chunk_words + words > CHUNK_WORDS:
             chunks.append((chunk_start, start))
             chunk_start, chunk_words = start, 0
         chunk_words += words
@@ -93,25 +93,25 @@ def _chunk_sentences(content: str, sentences: list[tuple[int, int]]) -> list[tup
     return chunks
 
 
-BATCH = 64
+BATCH_TEXTS = 64
 """Texts of one call to an embedder."""
-QUEUED = 4_000_000
+MAX_QUEUED_CHARS = 4_000_000
 """Characters that may wait in the queue, about two thousand short messages; the store knows the others."""
-ENTRY = 1_500
+ENTRY_OVERHEAD_CHARS = 1_500
 """Characters added for each queued entry: about its memory overhead."""
-LULL = 0.05
+PAUSE_SECONDS = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
-LOGS = 10_000
+MAX_KNOWN_LOGS = 10_000
 """Logs of which is remembered whether they lack vectors; of others the store is asked again."""
-HEALED = 16
+MAX_HEALING_LOGS = 16
 """Logs whose missing vectors are asked for at once; the others wait their turn."""
-QUERIES = 64
+MAX_CACHED_QUERIES = 64
 """Queries whose vectors are remembered."""
-SECONDS = 30.0
+CALL_SECONDS = 30.0
 """How long a call to an embedder may take, and a query wait for its vector before words alone must do."""
-STALLED = 30.0
+STALLED_SECONDS = 30.0
 """Seconds in which the number of missing vectors must fall; else recalls warn of them."""
-BACKOFF = 5.0
+BACKOFF_SECONDS = 5.0
 """Seconds after a failure before missing vectors are asked for again, and after a wait in vain before the next wait."""
 
 Learn: TypeAlias = Callable[[str, int, Sequence[Derived]], None]
@@ -198,7 +198,7 @@ class Embedding:
             self._record_failure("query", error)
             return None
         self._query_vectors[text] = vector
-        if len(self._query_vectors) > QUERIES:
+        if len(self._query_vectors) > MAX_CACHED_QUERIES:
             self._query_vectors.popitem(last=False)
         return vector
 
@@ -260,7 +260,7 @@ class Embedding:
             )
         if unread:
             self._unread_counts[context] = unread
-            if len(self._unread_counts) > LOGS:
+            if len(self._unread_counts) > MAX_KNOWN_LOGS:
                 del self._unread_counts[next(iter(self._unread_counts))]
         return warnings
 
@@ -277,12 +277,12 @@ class Embedding:
         if backlog < previous:
             since = now
         self._backlogs[context] = (backlog, since)
-        if len(self._backlogs) > LOGS:
+        if len(self._backlogs) > MAX_KNOWN_LOGS:
             del self._backlogs[next(iter(self._backlogs))]
         is_healed = (
             context in self._healing or context in self._overflowed_logs or context in self._deferred_logs
         )
-        return is_healed and now - since < STALLED
+        return is_healed and now - since < STALLED_SECONDS
 
     def count_in_progress(self) -> int:
         """Return the number of entries of all logs whose vectors this process is computing."""
@@ -300,11 +300,11 @@ class Embedding:
         loop = asyncio.get_running_loop()
         if loop.time() < self._retry_at:
             return "pending"
-        size = sum([ENTRY + len(draft.content) for _, draft in drafts])
-        is_full = self._queued_size > 0 and self._queued_size + size > QUEUED
+        size = sum([ENTRY_OVERHEAD_CHARS + len(draft.content) for _, draft in drafts])
+        is_full = self._queued_size > 0 and self._queued_size + size > MAX_QUEUED_CHARS
         # The store is asked later for an overflowed log, and then finds its newer entries too.
         if is_full or context in self._overflowed_logs:
-            if len(self._overflowed_logs) < LOGS:
+            if len(self._overflowed_logs) < MAX_KNOWN_LOGS:
                 self._overflowed_logs.add(context)
             return "pending"
         entries = [_QueuedEntry(context, epoch, version, draft, learn) for version, draft in drafts]
@@ -367,12 +367,12 @@ class Embedding:
         return True
 
     async def _wait(self, futures: Sequence[asyncio.Future[None]], end: float | None) -> None:
-        """Wait until all futures are done, or until `end`; after a timeout, do not wait again for BACKOFF seconds."""
+        """Wait until all futures are done, or until `end`; after a timeout, do not wait again for `BACKOFF_SECONDS`."""
         loop = asyncio.get_running_loop()
         timeout = None if end is None else max(0.0, end - loop.time())
         _, late = await asyncio.wait(futures, timeout=timeout)
         if late:
-            self._wait_again_at = loop.time() + BACKOFF
+            self._wait_again_at = loop.time() + BACKOFF_SECONDS
 
     async def _work_off_queue(self) -> None:
         """Embed queued entries until there are none."""
@@ -410,12 +410,12 @@ class Embedding:
         self._deferred_logs.clear()
 
     async def _wait_for_pause(self) -> None:
-        """Wait until no append came for LULL seconds, for a second at most; do not wait if a recall wants vectors."""
+        """Wait for `PAUSE_SECONDS` without an append, at most a second; do not wait if a recall needs vectors."""
         self._hurry.clear()
         loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
         deadline = loop.time() + 1.0
         while not self._wanted_logs:
-            remaining = min(state.appended + LULL, deadline) - loop.time()
+            remaining = min(state.appended + PAUSE_SECONDS, deadline) - loop.time()
             if remaining <= 0:
                 return
             with suppress(TimeoutError):
@@ -426,14 +426,14 @@ class Embedding:
         """Remove entries for about one call from the queue: those of logs that a recall waits for, then the oldest."""
         batch: list[_QueuedEntry] = []
         estimated_texts = 0
-        while self._queue and estimated_texts < BATCH:
+        while self._queue and estimated_texts < BATCH_TEXTS:
             oldest = next(iter(self._queue))
             context = next((context for context in self._queue if context in self._wanted_logs), oldest)
             queue = self._queue[context]
-            while queue and estimated_texts < BATCH:
+            while queue and estimated_texts < BATCH_TEXTS:
                 entry = queue.popleft()
                 characters = len(entry.draft.content)
-                self._queued_size -= ENTRY + characters
+                self._queued_size -= ENTRY_OVERHEAD_CHARS + characters
                 estimated_texts += 1 + characters // 60
                 batch.append(entry)
             if not queue:
@@ -468,7 +468,7 @@ class Embedding:
     def _mark_complete(self, context: str, version: int) -> None:
         """Note that a log lacks no vectors up to a version."""
         self._complete_versions[context] = max(version, self._complete_versions.pop(context, 0))
-        if len(self._complete_versions) > LOGS:
+        if len(self._complete_versions) > MAX_KNOWN_LOGS:
             del self._complete_versions[next(iter(self._complete_versions))]
 
     def _finish(self, batch: Iterable[_QueuedEntry]) -> None:
@@ -485,8 +485,8 @@ class Embedding:
     def heal(self, context: str, version: int | None = None) -> None:
         """Request the missing vectors of a log in the background.
 
-        Does nothing while the log is healed already, or has queued entries. With a version, does nothing either if no
-        vector up to it is missing, or right after a failure; if `HEALED` logs are being healed, this one is deferred.
+        Do nothing while the log is being healed, or has queued entries. With a version, also do nothing if no vector up
+        to it is missing, or right after a failure, and defer the log if `MAX_HEALING_LOGS` are being healed.
         """
         has_queued_entries = context in self._newest_entries
         if context in self._healing or has_queued_entries:
@@ -496,8 +496,8 @@ class Embedding:
             is_complete = version <= self._complete_versions.get(context, 0)
             if is_complete or loop.time() < self._retry_at:
                 return
-            if len(self._healing) >= HEALED:
-                if len(self._deferred_logs) < LOGS:
+            if len(self._healing) >= MAX_HEALING_LOGS:
+                if len(self._deferred_logs) < MAX_KNOWN_LOGS:
                     self._deferred_logs.add(context)
                 return
         if context not in self._complete_versions:
@@ -528,7 +528,7 @@ class Embedding:
             version = (await self.storage.head(context)).version
             after = self._complete_versions.get(context, 0)
             while True:
-                limit = BATCH + len(refused_keys)
+                limit = BATCH_TEXTS + len(refused_keys)
                 missing = await self.storage.missing(self.space, context=context, after=after, limit=limit)
                 if not missing:
                     self._mark_complete(context, version)
@@ -600,7 +600,7 @@ class Embedding:
             for passage in self.passages(draft):
                 accepted_parts += await self._embed_parts(passage)
             if not accepted_parts:
-                await self._embed_texts([PROBE])  # raises if the model refuses everything
+                await self._embed_texts([PROBE_TEXT])  # raises if the model refuses everything
             log_event(
                 logging.WARNING, "input_refused", space=self.space, version=version, parts=len(accepted_parts)
             )
@@ -608,20 +608,23 @@ class Embedding:
             return self._build_rows(version, [part for part, _ in accepted_parts], vectors)
 
     async def _embed_parts(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
-        """Embed a passage, or its halves if it is refused, and so on; return the accepted parts with their vectors."""
+        """Embed a passage; if the embedder refuses it, its halves. Return the accepted parts with their vectors."""
         try:
             (vector,) = await self._embed_texts([passage.text])
             return [(passage, vector)]
         except InputRefusedError:
             size = passage.end - passage.start
-            if size < 2 * SHORTEST:
+            if size < 2 * MIN_PART_CHARS:
                 return []
-            lead_size = len(passage.text) - size
-            lead, content = passage.text[:lead_size], passage.text[lead_size:]
+            prefix_size = len(passage.text) - size
+            prefix, content = (
+                passage.text[:prefix_size],
+                passage.text[prefix_size:],
+            )  # prefix: date and speaker
             middle = find_middle(content)
             split_position = passage.start + middle
-            first_half = Passage(passage.start, split_position, lead + content[:middle])
-            second_half = Passage(split_position, passage.end, lead + content[middle:])
+            first_half = Passage(passage.start, split_position, prefix + content[:middle])
+            second_half = Passage(split_position, passage.end, prefix + content[middle:])
             return [*await self._embed_parts(first_half), *await self._embed_parts(second_half)]
 
     async def _embed_drafts(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
@@ -632,8 +635,8 @@ class Embedding:
             unique_texts.update(dict.fromkeys(passage.text for passage in passages))
         texts = list(unique_texts)
         vectors: dict[str, NDArray[np.float32]] = {}
-        for start in range(0, len(texts), BATCH):
-            batch = texts[start : start + BATCH]
+        for start in range(0, len(texts), BATCH_TEXTS):
+            batch = texts[start : start + BATCH_TEXTS]
             vectors.update(zip(batch, await self._embed_texts(batch), strict=True))
         rows: list[list[Derived]] = []
         for (version, _), passages in zip(drafts, passages_by_draft, strict=True):
@@ -684,7 +687,7 @@ class Embedding:
         self._wanted_logs.clear()
 
     def _record_failure(self, operation: str, error: Exception) -> None:
-        self._retry_at = asyncio.get_running_loop().time() + BACKOFF
+        self._retry_at = asyncio.get_running_loop().time() + BACKOFF_SECONDS
         self._log_failure(operation, error)
 
     def _log_failure(self, operation: str, error: Exception) -> None:
@@ -694,7 +697,7 @@ class Embedding:
     # ── the embedder ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _embed_texts(self, texts: list[str]) -> NDArray[np.float32]:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(CALL_SECONDS):
             vectors = np.asarray(await self._embedder.embed(texts), np.float32)
         return self._normalize_vectors(vectors, len(texts))
 
@@ -704,12 +707,12 @@ class Embedding:
             if self._embed_query is None:
                 (vector,) = await self._embed_texts([text])
                 return vector
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(CALL_SECONDS):
                 query_vector = np.asarray(await self._embed_query(text), np.float32)
             (vector,) = self._normalize_vectors(query_vector[None], 1)
             return vector
         except InputRefusedError:
-            if len(text) < 2 * SHORTEST:
+            if len(text) < 2 * MIN_PART_CHARS:
                 raise
             middle = find_middle(text)
             halves = [await self._embed_question(half) for half in (text[:middle], text[middle:])]

@@ -20,8 +20,8 @@ from acms.ports import Frame
 from acms.recall.corpus import Corpus
 from acms.recall.index import Floats
 from acms.recall.planner import LABEL_TOKENS, Candidate
-from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
-from acms.recall.scoring import LIFT, SIGMA, find_cosines, order_by_cost, score_words
+from acms.recall.ranking import CUTOFF_SHARE, MIN_CANDIDATES, Ranking
+from acms.recall.scoring import MARK_FACTOR, NATS_PER_DEVIATION, find_cosines, order_by_cost, score_words
 from acms.text.tokenizer import compute_idf
 
 
@@ -65,8 +65,8 @@ class FactIndex:
             cosines = find_cosines(corpus, query.space, query.vector)
             standardized = (cosines - np.float32(mean)) / np.float32(deviation)
             self._meaning = np.nan_to_num(standardized, nan=0.0)
-            without_marks = without_marks + np.float32(SIGMA) * np.maximum(0, self._meaning)
-            relevance = np.maximum(relevance, np.clip(self._meaning / np.float32(SIGMA), 0, 1))
+            without_marks = without_marks + np.float32(NATS_PER_DEVIATION) * np.maximum(0, self._meaning)
+            relevance = np.maximum(relevance, np.clip(self._meaning / np.float32(NATS_PER_DEVIATION), 0, 1))
         hidden = [
             position for position in range(len(corpus)) if self.why_hidden(corpus.document(position) + 1)
         ]
@@ -105,7 +105,7 @@ class FactIndex:
         weights = self.corpus.mark_weights(self._ranking.query.marker_weights)
         if weights is None:
             return np.zeros(len(self.corpus), np.float32)
-        return np.asarray(np.float32(LIFT) * weights * information, np.float32)
+        return np.asarray(np.float32(MARK_FACTOR) * weights * information, np.float32)
 
     def allows(self, version: int) -> bool:
         """Return whether the filter accepts a fact, by its version."""
@@ -115,14 +115,14 @@ class FactIndex:
         """Return whether a fact is above the cutoff, by its version."""
         position = self.corpus.position_of(version - 1)
         without_marks = float(self.without_marks[position])
-        return without_marks >= CUTOFF * self._best_without_marks or float(self._marks[position]) > 0
+        return without_marks >= CUTOFF_SHARE * self._best_without_marks or float(self._marks[position]) > 0
 
     @property
     def meaning(self) -> float:
         """How well the best fact answers by meaning, in [0, 1]."""
         if self._meaning is None:
             return 0.0
-        return float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
+        return float(np.clip(self._meaning.max(initial=0.0) / NATS_PER_DEVIATION, 0, 1))
 
     def measure_coverage(self, weights: Sequence[float]) -> float:
         """Return the largest share of the query that one fact holds; `weights` are the shares of its words."""
@@ -136,7 +136,7 @@ class FactIndex:
         best = float(self._ranking.scores.with_marks.max(initial=0.0)) or 1.0
         signals = {"fact": float(self._words[position])}
         if self._meaning is not None:
-            signals["meaning"] = SIGMA * max(0.0, float(self._meaning[position]))
+            signals["meaning"] = NATS_PER_DEVIATION * max(0.0, float(self._meaning[position]))
         return {name: round(value / best, 4) for name, value in signals.items() if value > 0}
 
     def score(self, position: int) -> float:
@@ -148,13 +148,13 @@ class FactIndex:
         return self.corpus.snapshot.doc(self.corpus.document(position))
 
     def candidates(self, frame: Frame) -> list[Candidate]:
-        """Return the facts with any relevance, oldest first; if there are more than `CANDIDATES`, only the best."""
+        """Return the facts with any relevance, oldest first; if there are more than `MIN_CANDIDATES`, only the best."""
         positions = np.flatnonzero(self.without_marks > 0).tolist()
-        if len(positions) > CANDIDATES:
+        if len(positions) > MIN_CANDIDATES:
             best_first = sorted(positions, key=lambda position: -self._cost_scaled[position])
             external_positions = [position for position in best_first if self.doc(position).external]
             other_positions = [position for position in best_first if not self.doc(position).external]
-            positions = sorted([*other_positions[:CANDIDATES], *external_positions[:CANDIDATES]])
+            positions = sorted([*other_positions[:MIN_CANDIDATES], *external_positions[:MIN_CANDIDATES]])
         framing = frame.cost(None, (), FACT)
         return [self._build_candidate(position, framing) for position in positions]
 

@@ -19,7 +19,7 @@ from acms.log import validation
 from acms.log.encoding import to_microseconds
 from acms.model import Json, Kind, Role
 from acms.recall.corpus import Corpus
-from acms.text.index_record import MINUTE, Label
+from acms.text.index_record import MINUTE_MICROSECONDS, Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
 """Keys of a filter."""
@@ -83,9 +83,9 @@ class Where:
         is_accepted = is_label_accepted[label_codes]
         minutes = corpus.column("minute")
         if self.after is not None:
-            is_accepted &= minutes >= to_microseconds(self.after) // MINUTE
+            is_accepted &= minutes >= to_microseconds(self.after) // MINUTE_MICROSECONDS
         if self.before is not None:
-            is_accepted &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
+            is_accepted &= minutes <= (to_microseconds(self.before) - 1) // MINUTE_MICROSECONDS
         if self.sessions is not None:
             is_accepted &= corpus.snapshot.mask_owned(owners)[corpus.documents(np.arange(len(corpus)))]
         return is_accepted
@@ -100,8 +100,8 @@ class Where:
         minutes = corpus.column("minute")
         is_undecided = np.zeros(len(corpus), bool)
         for bound in (self.after, self.before):
-            if bound is not None and to_microseconds(bound) % MINUTE:
-                is_undecided |= minutes == to_microseconds(bound) // MINUTE
+            if bound is not None and to_microseconds(bound) % MINUTE_MICROSECONDS:
+                is_undecided |= minutes == to_microseconds(bound) // MINUTE_MICROSECONDS
         return is_undecided
 
     def matches(self, created_at: datetime, metadata: Mapping[str, Json]) -> bool:

@@ -103,13 +103,13 @@ def grow_array(values: NDArray[Any], size: int, *, fill: int = 0) -> NDArray[Any
 
 VECTOR_BATCH = 256
 """Vectors that are added at a time: they fit the processor's cache."""
-DOCUMENTS = 1 << 24
+MAX_DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
 RECORD_BATCH = 1_024
 """Records whose terms are unpacked at a time, to save memory."""
-DOCS = 4096
+MAX_CACHED_DOCUMENTS = 4096
 """Cached documents of a segment."""
-DAY = 1440
+DAY_MINUTES = 1440
 """Minutes of a day."""
 
 _HEADER = np.dtype(
@@ -195,8 +195,8 @@ class Segment:
     def extend(self, records: Sequence[bytes | None]) -> None:
         """Append the index records of the next versions; None for an entry that has lost its record."""
         start, end = self.count, self.count + len(records)
-        if end > DOCUMENTS:
-            raise OverflowError(f"a log is indexed up to {DOCUMENTS} entries")
+        if end > MAX_DOCUMENTS:
+            raise OverflowError(f"a log is indexed up to {MAX_DOCUMENTS} entries")
         if not records:
             return
         self.columns = {name: grow_array(column, end) for name, column in self.columns.items()}
@@ -362,7 +362,7 @@ class Segment:
     def _build_field_keys(self, present: NDArray[np.bool_]) -> NDArray[np.uint64]:
         """Return the keys of the terms of new documents that come from the fields: date and speaker."""
         documents = self.count + np.flatnonzero(present)
-        days, day_codes = np.unique(self.columns["minute"][documents] // DAY, return_inverse=True)
+        days, day_codes = np.unique(self.columns["minute"][documents] // DAY_MINUTES, return_inverse=True)
         terms_of_days = [day_terms(day) for day in days.tolist()]
         labels = self.columns["label"][documents]
         return np.concatenate(
@@ -574,7 +574,7 @@ class Snapshot:
         owner, segment, position = self.find_segment(document)
         doc = segment.docs.get(position)
         if doc is None:
-            if len(segment.docs) >= DOCS:
+            if len(segment.docs) >= MAX_CACHED_DOCUMENTS:
                 segment.docs.clear()
             doc = segment.docs[position] = self._doc(owner, segment, position, document + 1)
         return doc

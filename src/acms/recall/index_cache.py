@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.corpus import Corpus
     from acms.recall.index import Segment
 
-CACHED = 4_096
+MAX_CACHED = 4_096
 """Profiles, lineages, index records and vectors kept in memory, at most, of each: a few megabytes."""
 
 
@@ -62,11 +62,11 @@ class Profiles:
             return None
         context = await find_profile(self._storage, namespace)
         if context is None:
-            if len(self._absent) >= CACHED:
+            if len(self._absent) >= MAX_CACHED:
                 self._absent.clear()
             self._absent[key] = now + 2.0  # seconds
             return None
-        if len(self._ids) >= CACHED:
+        if len(self._ids) >= MAX_CACHED:
             self._ids.clear()
         self._ids[namespace] = context.id
         return context.id
@@ -219,9 +219,9 @@ class Indexes:
         cached_epoch, cached_rows = self._pending_vectors.pop(context, (epoch, []))
         if cached_epoch != epoch:
             cached_rows = []
-        self._pending_vectors[context] = epoch, [*cached_rows, *rows][-CACHED:]
+        self._pending_vectors[context] = epoch, [*cached_rows, *rows][-MAX_CACHED:]
         total = sum(len(rows) for _, rows in self._pending_vectors.values())
-        while len(self._pending_vectors) > 1 and total > CACHED:
+        while len(self._pending_vectors) > 1 and total > MAX_CACHED:
             _, (_, dropped_rows) = self._pending_vectors.popitem(last=False)
             total -= len(dropped_rows)
 
@@ -234,7 +234,7 @@ class Indexes:
     def _keep(self, context: str, version: int, epoch: int, record: bytes) -> None:
         """Cache an index record for the next index that reads it, and queue it for the store."""
         self._new_records[context, version] = epoch, record
-        if len(self._new_records) > CACHED:
+        if len(self._new_records) > MAX_CACHED:
             self._new_records.popitem(last=False)
         unstored_records = self._unstored_records.setdefault(context, [])
         unstored_records.append((version, record))
@@ -368,7 +368,7 @@ class Indexes:
 
     def cache_lineage(self, context: Context) -> Lineage:
         """Cache the result of `lineage` for a context that was read: it never changes."""
-        if len(self._lineages) >= CACHED:
+        if len(self._lineages) >= MAX_CACHED:
             self._lineages.clear()
         lineage = self._lineages[context.id] = (context.root, context.lineage, context.key or context.id)
         return lineage

@@ -315,12 +315,12 @@ class NamespaceIndex:
             log.order = NO_DOCUMENTS
             if update.replacements is None:
                 continue
-            documents, base, replacements = log.documents, log.first - 1, update.replacements
+            documents, first, replacements = log.documents, log.first, update.replacements
             log.order = documents[
-                reading_order(has_content[documents], messages[documents], replacements, Kind.MESSAGE, base)
+                reading_order(has_content[documents], messages[documents], replacements, Kind.MESSAGE, first)
             ]
             log.facts = documents[
-                reading_order(has_content[documents], facts[documents], replacements, Kind.FACT, base)
+                reading_order(has_content[documents], facts[documents], replacements, Kind.FACT, first)
             ]
             log.times, log.stale = update.times, update.stale
 
@@ -346,35 +346,27 @@ class NamespaceIndex:
         Entries that the reader's log inherited are not repeated under their own sessions.
         """
         segment = self.segment
-        version_by_ancestor = dict(ancestors)
-        visible: dict[str, tuple[int, Ints]] = {}
+        inherited_versions = dict(ancestors)  # last inherited version by ancestor
+        other_logs = self._list_other_logs(heads, own_head)
+        visible = {owner: (log.first, log.documents) for owner, log in other_logs}
+        stales = [log.stale for _, log in other_logs if log.stale]
         orders = [NO_DOCUMENTS]
         facts = [NO_DOCUMENTS]
-        stales: list[Demotions] = []
         times: dict[int, Period] = {}
-        for owner, log in self._list_other_logs(heads, own_head):
-            inherited_version = version_by_ancestor.get(owner, 0)
-            visible[owner] = (log.first, log.documents)
+        for owner, log in other_logs:
+            inherited_version = inherited_versions.get(owner, 0)
             orders.append(_select_newer_documents(segment, _active_documents(log), inherited_version))
             facts.append(_select_newer_documents(segment, log.facts, inherited_version))
             times |= _index_periods(log.times, log.documents, log.first)
-            if log.stale:
-                stales.append(log.stale)
         start = sum(map(len, orders))
-        log = None if own_head is None else self._logs.get(own_head.context)
-        if own_head is not None and log is not None:
-            visible[own_head.context] = (log.first, log.documents)
-            stales.append(log.stale)
-            if ancestors:
-                documents = [self._inherit_documents(owner, last, visible) for owner, last in ancestors]
-                documents.append(log.documents)
-                order, own_facts, own_times = await self._order_fork(
-                    own_head.context, np.concatenate(documents)
-                )
-            else:
-                order, own_facts = _active_documents(log), log.facts
-                own_times = _index_periods(log.times, log.documents, log.first)
-            orders.append(order)
+        own_log = None if own_head is None else self._logs.get(own_head.context)
+        if own_head is not None and own_log is not None:
+            visible[own_head.context] = (own_log.first, own_log.documents)
+            stales.append(own_log.stale)
+            own_order, own_facts, own_times = await self._order_own_log(
+                own_head.context, own_log, ancestors, visible
+            )
+            orders.append(own_order)
             facts.append(own_facts)
             times |= own_times
         snapshot = NamespaceSnapshot(segment, visible)
@@ -401,8 +393,21 @@ class NamespaceIndex:
         logs = [(context, self._logs[context]) for context in public if context in self._logs]
         return sorted(logs, key=first_minute)
 
-    async def _order_fork(self, context: str, documents: Ints) -> tuple[Ints, Ints, dict[int, Period]]:
-        """Return the active messages and facts of a fork, given all its entries, and their validity periods."""
+    async def _order_own_log(
+        self,
+        context: str,
+        log: _LogState,
+        ancestors: Sequence[tuple[str, int]],
+        visible: dict[str, tuple[int, Ints]],
+    ) -> tuple[Ints, Ints, dict[int, Period]]:
+        """Return the active messages and facts of the reader's log, and the validity periods of its facts.
+
+        Entries that the log inherits are added to `visible`, also those hidden from other readers.
+        """
+        if not ancestors:
+            return _active_documents(log), log.facts, _index_periods(log.times, log.documents, log.first)
+        inherited = [self._inherit_documents(owner, last, visible) for owner, last in ancestors]
+        documents = np.concatenate([*inherited, log.documents])
         version = len(documents)
         head = await self._indexes.storage.head(context)
         replacements, _ = await self._indexes.load_active_state(context, head, version)

@@ -22,8 +22,15 @@ from acms.log.validity import Period
 from acms.model import Kind, Role, State
 from acms.ports import Frame, TokenCounter
 from acms.privacy.redactor import read_redacted_entries
-from acms.recall.planner import Choice, Pairs, PlanSteps, Rows, build_choice_ledger, fit_to_budget
-from acms.recall.request import Markers, Ranked, Reader, Recall
+from acms.recall.planner import (
+    Choice,
+    LoadedEntries,
+    PlanSteps,
+    RerankRequest,
+    build_choice_ledger,
+    fit_to_budget,
+)
+from acms.recall.request import Markers, RankedLog, Reader, Recall
 from acms.recall.selection import (
     divide_budget,
     limit_items,
@@ -46,7 +53,7 @@ THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
 
 
-class Gone(Exception):
+class ContentGone(Exception):
     """Raised when chosen entries have lost their content: plan again without them."""
 
     def __init__(self, ids: Iterable[str]) -> None:
@@ -99,16 +106,16 @@ async def rank_log(
     markers: Markers,
     weights: Mapping[str, float],
     request: Recall | None = None,
-) -> Ranked:
+) -> RankedLog:
     """Bring the index of a log up to date, and rank the log's active entries at a version for a query.
 
     `size` is the number of candidates. `request` may extend the search to the namespace, and filter the candidates.
     """
+    from acms.recall.asking_messages import find_asking_messages
     from acms.recall.companions import add_companions
     from acms.recall.filter_evaluation import evaluate_filter
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
-    from acms.recall.repetition import find_asking
 
     log = await _catch_up_index(reader, context, at, None if request is None else request.namespace)
     corpus = log.corpus
@@ -121,7 +128,7 @@ async def rank_log(
     question = parse_query(
         query, corpus.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
     )
-    asking = await find_asking(reader.storage, corpus, question, query)
+    asking = await find_asking_messages(reader.storage, corpus, question, query)
 
     def rank() -> Ranking:
         ranking = Ranking(
@@ -129,20 +136,20 @@ async def rank_log(
             question,
             size,
             allowed,
-            asking=asking.positions,
+            asking_positions=asking.positions,
             query_position=asking.query_position,
         )
         add_companions(corpus, ranking)
         return ranking
 
     ranking = await asyncio.to_thread(rank) if len(corpus) > THREAD_ABOVE else rank()
-    without_vector = round((1 - ranking.coverage) * corpus.texts)
+    without_vector = round((1 - ranking.coverage) * corpus.text_count)
     if embedding is not None and vector is None:
         ranking.coverage = 0.0  # nothing was compared by meaning, whatever vectors are stored
     elif without_vector and embedding is not None:
         is_shared = request is not None and request.namespace is not None
         warnings += await _warn_of_missing_vectors(embedding, corpus, without_vector, context, is_shared)
-    return Ranked(
+    return RankedLog(
         context or "",
         log.version,
         corpus,
@@ -182,20 +189,20 @@ async def _warn_of_missing_vectors(
     if is_shared or context is None:  # of other sessions it is not known why
         if count <= embedding.count_in_progress():
             return []
-        return [f"{count:,} of {corpus.texts:,} messages have no vector: ranked by words alone"]
+        return [f"{count:,} of {corpus.text_count:,} messages have no vector: ranked by words alone"]
     id = ""
     if count == 1:
         for position in find_without_vectors(corpus, embedding.space, embedding.dimension).tolist():
             id = corpus.snapshot.doc(corpus.document(position)).id
-    return await embedding.warn_of_messages(context, count, corpus.texts, id)
+    return await embedding.warn_of_messages(context, count, corpus.text_count, id)
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, request: Recall) -> ContextItems:
     """Recall the newest messages of the current episode and the past entries that answer a query, within a budget."""
-    from acms.recall.ranking import CANDIDATES
+    from acms.recall.ranking import MIN_CANDIDATES
 
     # A budget has one candidate for each 16 tokens, the size of a short entry.
-    size = max(CANDIDATES, request.budget // 16) + len(request.exclude)
+    size = max(MIN_CANDIDATES, request.budget // 16) + len(request.exclude)
     while True:
         ranked = await rank_log(
             reader, context, at, request.query, size, request.markers, request.weights, request
@@ -205,11 +212,11 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, reques
         try:
             steps = plan_recall(ranked, request, reader.counter, reader.frame, facts)
             return await run_plan(steps, reader, request.budget)
-        except Gone as gone:
+        except ContentGone as gone:
             remove_gone_content(reader, gone, ranked, facts)
 
 
-def _limit_candidates(ranked: Ranked, request: Recall, frame: Frame) -> Ranked:
+def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> RankedLog:
     """Reduce or extend the ranked candidates to what the request needs, and decide whether other sessions count.
 
     Other sessions are excluded if they are not about the query, unless they are so short that they are shown whole.
@@ -250,7 +257,7 @@ def _estimate_tokens(corpus: Corpus, size: int, frame: Frame) -> int:
     return int(corpus.column("tokens")[:size].sum()) + size * frame.cost(Role.USER, ())
 
 
-def remove_gone_content(reader: Reader, gone: Gone, ranked: Ranked, facts: KnownFacts) -> None:
+def remove_gone_content(reader: Reader, gone: ContentGone, ranked: RankedLog, facts: KnownFacts) -> None:
     """Remove content found to be deleted from every index that may hold it."""
     reader.indexes.blank(ranked.context, ranked.corpus, gone.ids)
     if facts.profile is not None:
@@ -260,7 +267,7 @@ def remove_gone_content(reader: Reader, gone: Gone, ranked: Ranked, facts: Known
 
 
 def plan_recall(
-    ranked: Ranked,
+    ranked: RankedLog,
     request: Recall,
     counter: TokenCounter,
     frame: Frame,
@@ -308,14 +315,20 @@ def plan_recall(
         return limit_items(choices, request.limit, request.external_share)
 
     items, choices = yield from fit_to_budget(
-        choose, request.budget, counter, frame, request.query, candidates.trims, dated=candidates.dated
+        choose,
+        request.budget,
+        counter,
+        frame,
+        request.query,
+        candidates.trims,
+        with_days=candidates.has_several_days,
     )
     warnings += warn_of_marked_messages(choices, items, request.budget)
     return build_recall_result(ranked, candidates, items, choices, request.budget, warnings, facts.indexes)
 
 
 def build_recall_result(
-    ranked: Ranked,
+    ranked: RankedLog,
     candidates: CandidateSet,
     items: Sequence[ContextItem],
     choices: Sequence[Choice],
@@ -359,20 +372,20 @@ T = TypeVar("T")
 async def run_plan(steps: PlanSteps[T], reader: Reader, tokens: int = 0) -> T:
     """Run a plan to its end, and answer its requests for redacted entries and reranker scores.
 
-    `Gone` is raised if a requested entry has no content any more. A plan of many `tokens` runs off the event loop.
+    Raise `ContentGone` if a requested entry has no content any more. A plan of many `tokens` runs off the event loop.
     """
 
-    async def answer(request: list[str] | Pairs) -> object:
-        if isinstance(request, Pairs):
+    async def answer(request: list[str] | RerankRequest) -> object:
+        if isinstance(request, RerankRequest):
             assert reader.reranking is not None
             query = reader.redactor.redact_text(request.query)
             return await reader.reranking.scores(request._replace(query=query))
         rows = await read_redacted_entries(reader.storage, request, reader.redactor)
         gone_ids = [id for id in request if id not in rows or rows[id].state is not State.LIVE]
         if gone_ids:
-            raise Gone(gone_ids)
+            raise ContentGone(gone_ids)
         owners = {row.context for row in rows.values()}
-        return Rows(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
+        return LoadedEntries(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
 
     return await drive_generator(steps, answer, tokens)
 
@@ -389,7 +402,7 @@ class KnownFacts:
     profile: tuple[str, Corpus] | None = None
 
 
-async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) -> KnownFacts:
+async def gather_known_facts(reader: Reader, ranked: RankedLog, request: Recall) -> KnownFacts:
     """Score the active facts of a ranked log and, if the request names a profile, those of its namespace."""
     from acms.recall.fact_candidates import FactIndex, measure_rarities
     from acms.recall.filter_evaluation import evaluate_filter
@@ -413,7 +426,7 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) ->
     if ranked.corpus.snapshot.logs is not None:
         stale = stale.merge_for_index((), ranked.corpus.snapshot.find)
     rarities = measure_rarities(ranked.ranking, corpora)
-    moment = request.moment or ranked.corpus.newest
+    moment = request.moment or ranked.corpus.newest_time
     fact_indexes: list[FactIndex] = []
     for context, facts, times in fact_logs:
         if facts is None:
@@ -432,21 +445,25 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, request: Recall) ->
     return KnownFacts(fact_indexes, stale, profile)
 
 
-async def _load_profile_index(reader: Reader, id: str, namespace: str) -> IndexedLog | None:
-    """Return the up-to-date index of a namespace's profile; None if it was deleted or its tokens count differently."""
+async def _load_profile_index(reader: Reader, profile_id: str, namespace: str) -> IndexedLog | None:
+    """Return the up-to-date index of a namespace's profile, and request its missing vectors.
+
+    None if the profile was deleted, or if another token counter counted its entries.
+    """
     from acms.recall.corpus import IndexedLog
 
     indexes = reader.indexes
     try:
-        if (await reader.storage.context(id)).counter != reader.counter.name:
+        if (await reader.storage.context(profile_id)).counter != reader.counter.name:
             return None
-        head = await reader.storage.head(id)
-        replacements, stale = await indexes.load_active_state(id, head, head.version)
-        corpus = await indexes.load_corpus(id, head, head.version, replacements, _vector_spaces(reader))
-        times = await indexes.load_valid_times(id, head, head.version)
+        head = await reader.storage.head(profile_id)
+        replacements, stale = await indexes.load_active_state(profile_id, head, head.version)
+        spaces = _vector_spaces(reader)
+        corpus = await indexes.load_corpus(profile_id, head, head.version, replacements, spaces)
+        times = await indexes.load_valid_times(profile_id, head, head.version)
     except SessionNotFoundError:
         indexes.profiles.forget(namespace)
         return None
     if reader.embedding is not None:
-        reader.embedding.heal(id, head.version)
+        reader.embedding.heal(profile_id, head.version)
     return IndexedLog(corpus, stale, times, head.version)

@@ -26,7 +26,7 @@ from acms.log.encoding import parse_entry_id
 from acms.log.validity import attach_label
 from acms.model import Entry, Kind, Media, Part, Privacy, Source, Span
 from acms.ports import Frame, TokenCounter
-from acms.privacy.modes import Cleared
+from acms.privacy.modes import RedactedEntry
 from acms.recall.text_frame import CUT, TextFrame, speaker_of_item
 from acms.results import (
     UNSURE,
@@ -45,7 +45,7 @@ NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
 
 
-class Pairs(NamedTuple):
+class RerankRequest(NamedTuple):
     """A question to a reranker: how well each text answers the query."""
 
     query: str
@@ -59,38 +59,38 @@ class RerankScores(NamedTuple):
     warning: str = ""
 
 
-class Rows(NamedTuple):
+class LoadedEntries(NamedTuple):
     """Entries that a plan asked for, by id, and the names of their sessions, by context."""
 
     entries: dict[str, Entry]
     sessions: dict[str, str]
 
 
-NO_ROWS = Rows({}, {})
-PlanSteps: TypeAlias = Generator[list[str] | Pairs, Any, T]
-"""A plan under way: it asks for entries by id and goes on with `Rows`, or with `RerankScores`."""
+NOTHING_LOADED = LoadedEntries({}, {})
+PlanSteps: TypeAlias = Generator[list[str] | RerankRequest, Any, T]
+"""A plan under way: it asks for entries by id and goes on with `LoadedEntries`, or with `RerankScores`."""
 
 SUMMARIES_SHARE = 0.25
 """Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
-LEAST_BUDGET = 6
+MIN_BUDGET_TOKENS = 6
 """Tokens below which nothing is shown: they hold no more than a speaker's name and a cut mark."""
-FRAME = 30
+FRAME_TOKENS = 30
 """Tokens that any message costs in addition to its text: name, date, separators."""
 MIN_EXCERPT_TOKENS = 48
 """Fewest tokens that are worth an excerpt."""
 
 
 class Topic(IntEnum):
-    """How far a candidate is from the topic of a query."""
+    """How near a candidate is to the topic of a query, the nearest first."""
 
-    #: Shown whatever the topic: the user's words in the log of an agent.
-    KEPT = -1
-    #: It shares a content word with the query, or its meaning.
+    #: Words of the user in the log of an agent: rules that hold whatever the topic is.
+    USER_WORDS = -1
+    #: It shares a content word with the query, or is near to it in meaning.
     ON = 0
-    #: Beside a message on topic.
+    #: It is next to a message on topic.
     BESIDE = 1
     OFF = 2
-    #: Off topic, and only function words and courtesies.
+    #: Off topic, and without any content word.
     EMPTY = 3
 
 
@@ -114,7 +114,7 @@ class Candidate(NamedTuple):
     #: Score of the statement that it accompanies; 0 if it accompanies none.
     leader_score: float = 0.0
     #: A value of `Topic`.
-    distance: int = Topic.ON
+    topic: int = Topic.ON
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -122,15 +122,15 @@ class Candidate(NamedTuple):
         return self.unit.markers
 
 
-def version_of(id: str) -> int:
+def version_in_id(id: str) -> int:
     """Return the version that an id contains; 0 for an id of another form."""
     parsed = parse_entry_id(id)
     return 0 if parsed is None else parsed[1]
 
 
-def version_in(entry: Entry | IndexedEntry) -> int:
+def version_in_log(entry: Entry | IndexedEntry) -> int:
     """Return the version of an entry in its log: an index of many logs numbers its documents otherwise."""
-    return version_of(entry.id) or entry.version
+    return version_in_id(entry.id) or entry.version
 
 
 def inactive_reason(replacing_version: int, kind: Kind | None) -> str:
@@ -280,34 +280,34 @@ def fit_to_budget(
     query: str = "",
     trims: Mapping[str, Demotion] = NO_TRIMS,
     *,
-    dated: bool = False,
+    with_days: bool = False,
 ) -> PlanSteps[tuple[list[ContextItem], list[Choice]]]:
     """Choose and render items until their joined text fits the budget; return the items and the choices.
 
     `choose` is called with the budget, and again with a smaller one while the joined text is too long. Items are in the
     order of the choices; an item that must be shown is cut if it does not fit even alone. The generator yields the ids
-    of chosen entries whose text is not loaded yet, and must be sent `Rows`. `trims` has by id the messages of which
-    only a part is shown; `dated` adds the day to messages.
+    of chosen entries whose text is not loaded yet, and must be sent `LoadedEntries`. `trims` has by id the messages of
+    which only a part is shown; `with_days` adds the day to messages.
     """
-    if budget < LEAST_BUDGET:
-        return [], [_leave_out(choice) for choice in choose(budget)]
+    if budget < MIN_BUDGET_TOKENS:
+        return [], [_reject_for_small_budget(choice) for choice in choose(budget)]
     limit = budget
-    rows = Rows({}, {})
+    loaded = LoadedEntries({}, {})
     while True:
         choices = choose(limit)
         if trims:
             choices = [_explain_trim(choice, trims) for choice in choices]
         included = [choice for choice in choices if choice.included]
-        missing = _find_missing_entries(included, rows)
+        missing = _find_missing_entries(included, loaded)
         if missing:
-            loaded_rows: Rows = yield missing
-            rows.entries.update(loaded_rows.entries)
-            rows.sessions.update(loaded_rows.sessions)
+            newly_loaded: LoadedEntries = yield missing
+            loaded.entries.update(newly_loaded.entries)
+            loaded.sessions.update(newly_loaded.sessions)
             for id in trims.keys() & missing:
-                rows.entries[id] = trim_entry(rows.entries[id], trims[id].spans)
+                loaded.entries[id] = trim_entry(loaded.entries[id], trims[id].spans)
         items: list[ContextItem] = []
         for choice in included:
-            items += render_choice(choice, counter, frame, rows, query, dated=dated)
+            items += render_choice(choice, counter, frame, loaded, query, with_days=with_days)
         joined_tokens = _count_joined(items, counter, frame)
         summed_tokens = sum([item.token_count for item in items])
         excess = max(joined_tokens, summed_tokens) - budget
@@ -325,19 +325,19 @@ def _count_joined(items: Sequence[ContextItem], counter: TokenCounter, frame: Fr
     return counter.count(join_items(items))
 
 
-def _find_missing_entries(choices: Sequence[Choice], rows: Rows) -> list[str]:
+def _find_missing_entries(choices: Sequence[Choice], loaded: LoadedEntries) -> list[str]:
     """Return the ids of the chosen entries that have not been read yet."""
     return [
         entry.id
         for choice in choices
         for entry in choice.candidate.unit.entries
-        if not isinstance(entry, Entry) and entry.id not in rows.entries
+        if not isinstance(entry, Entry) and entry.id not in loaded.entries
     ]
 
 
-def _leave_out(choice: Choice) -> Choice:
+def _reject_for_small_budget(choice: Choice) -> Choice:
     """Return a choice as not included, because the whole budget is too small to show anything."""
-    reason = f"a budget below {LEAST_BUDGET} tokens shows nothing"
+    reason = f"a budget below {MIN_BUDGET_TOKENS} tokens shows nothing"
     return choice._replace(included=False, rule="budget", reason=reason)
 
 
@@ -364,10 +364,10 @@ def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
 
     The spans are those of the stored text; for a redacted entry they are mapped to the redacted text.
     """
-    if isinstance(entry, Cleared):  # its text is redacted
+    if isinstance(entry, RedactedEntry):  # its text is redacted
         if entry.privacy is Privacy.BLOCK:
             return entry
-        spans = entry.moved(spans)
+        spans = entry.map_spans(spans)
     content = _join_spans(entry.content, spans)
     return replace(entry, content=content.strip(), parts=())
 
@@ -398,7 +398,7 @@ def finish_plan(steps: PlanSteps[T]) -> T:
     raise AssertionError("the plan asks for entries")
 
 
-PARTIAL = frozenset(("trimmed", "excerpt", "cut"))
+PARTIAL_RULES = frozenset(("trimmed", "excerpt", "cut"))
 """Rules by which a part of a unit is shown."""
 
 
@@ -406,19 +406,19 @@ def render_choice(
     choice: Choice,
     counter: TokenCounter,
     frame: Frame,
-    rows: Rows = NO_ROWS,
+    loaded: LoadedEntries = NOTHING_LOADED,
     query: str = "",
     *,
-    dated: bool = False,
+    with_days: bool = False,
 ) -> list[ContextItem]:
     """Render a chosen unit as items, cut if necessary."""
     candidate = choice.candidate
     items: list[ContextItem] = []
     for entry, cost in zip(candidate.unit.entries, candidate.costs, strict=True):
-        row = entry if isinstance(entry, Entry) else rows.entries[entry.id]
-        session_id = rows.sessions.get(row.context)
-        items.append(_build_item(choice, row, cost, frame, session_id, dated=dated))
-    if choice.rule in PARTIAL:
+        full_entry = entry if isinstance(entry, Entry) else loaded.entries[entry.id]
+        session_id = loaded.sessions.get(full_entry.context)
+        items.append(_build_item(choice, full_entry, cost, frame, session_id, with_days=with_days))
+    if choice.rule in PARTIAL_RULES:
         items = _shorten_items(choice, items, counter, frame, query)
     return [_apply_label(items[0], candidate, counter, frame)] if candidate.label else items
 
@@ -451,17 +451,17 @@ def _apply_label(item: ContextItem, candidate: Candidate, counter: TokenCounter,
 
 
 def _build_item(
-    choice: Choice, entry: Entry, tokens: int, frame: Frame, session_id: str | None, *, dated: bool
+    choice: Choice, entry: Entry, tokens: int, frame: Frame, session_id: str | None, *, with_days: bool
 ) -> ContextItem:
     """Return a chosen entry as an item, uncut; `tokens` are those of its stored text with its frame."""
     candidate = choice.candidate
     role = rendered_role(entry)
     redaction = day = None
-    if isinstance(entry, Cleared):  # redacted: `tokens` are those of the original text
+    if isinstance(entry, RedactedEntry):  # redacted: `tokens` are those of the original text
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
     # The day on which a fact or a summary was written is not the day of its content.
-    if dated and candidate.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
+    if with_days and candidate.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
@@ -508,7 +508,7 @@ def build_choice_ledger(
 
 def build_rejection(entry: Entry | IndexedEntry, rule: str, reason: str) -> Verdict:
     """Return the verdict on an entry that was not a candidate."""
-    version = version_in(entry)
+    version = version_in_log(entry)
     return Verdict(
         id=entry.id, version=version, included=False, rule=rule, tokens=entry.tokens, reason=reason
     )
@@ -520,7 +520,7 @@ def _explain_choice(choice: Choice) -> Iterator[tuple[str, Verdict]]:
     for entry in candidate.unit.entries:
         verdict = Verdict(
             id=entry.id,
-            version=version_in(entry),
+            version=version_in_log(entry),
             included=choice.included,
             rule=choice.rule,
             source=candidate.source,

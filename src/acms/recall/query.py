@@ -111,14 +111,14 @@ def parse_query(
 
 
 def _find_query_names(text: str, words: Sequence[str]) -> list[QueryName]:
-    """Return the names in a text, and each pair of adjacent words, which may be one word in the log."""
+    """Return the names in a text, and each two adjacent words: the log may hold "rollback" for "roll back"."""
     names: list[QueryName] = []
     for name in find_names(text):
         if len(name.text) > 1:
             own_terms = frozenset(map(primary_term, split_words(name.text)))
-            names.append(QueryName(own_terms, name.extra_terms))
+            names.append(QueryName(own_terms, alternatives=name.extra_terms))
     for first, second in pairwise(words):
-        names.append(QueryName(frozenset(), (primary_term(first + second),)))
+        names.append(QueryName(own_terms=frozenset(), alternatives=(primary_term(first + second),)))
     return names
 
 
@@ -126,7 +126,7 @@ def remove_speakers(text: str, speakers: Iterable[str]) -> str:
     """Return a question without the names of speakers, or unchanged if it has no other words.
 
     The embedded text of every message names its speaker. So a question with a name would be nearest to anything that
-    this speaker says, and naming a speaker counts already (`NAMED`).
+    this speaker says, and naming a speaker counts already (`SPEAKER_FACTOR`).
     """
     name_terms = frozenset[int]().union(*(searchable_terms(speaker) for speaker in speakers))
     if not any(primary_term(word) in name_terms for word in split_words(text)):

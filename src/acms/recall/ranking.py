@@ -12,14 +12,14 @@ from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Floats, Ints
 from acms.recall.planner import Topic
 from acms.recall.query import Query, contentless_terms, find_content_words
-from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
+from acms.recall.scoring import NATS_PER_DEVIATION, Scores, order_by_cost, score_messages
 
-CUTOFF = 0.25
+CUTOFF_SHARE = 0.25
 """Share of the best relevance below which a message does not answer (97.7 % of the evidence at 71 % of the tokens)."""
-NEAR = 2.0
+NEAR_DEVIATIONS = 2.0
 """Standard deviations of meaning from which a message is about the question although it shares no word with it."""
 
-CANDIDATES = 256
+MIN_CANDIDATES = 256
 """Entries that planning considers, at least."""
 
 
@@ -30,24 +30,24 @@ class Ranking:
         self,
         corpus: Corpus,
         query: Query,
-        size: int = CANDIDATES,
+        size: int = MIN_CANDIDATES,
         allowed: NDArray[np.bool_] | None = None,
         *,
-        asking: Ints = NO_POSITIONS,
+        asking_positions: Ints = NO_POSITIONS,
         query_position: int = -1,
     ) -> None:
         """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates.
 
-        `asking` are the positions of the messages that ask the query: they are no answers. `query_position` is that of
-        the last entry if it is the query word by word, otherwise -1.
+        The messages at `asking_positions` ask the query, so they are no answers. `query_position` is that of the last
+        entry if it is the query word by word, otherwise -1.
         """
         self.corpus = corpus
         self.query_position = query_position
         self.query = query.resolve_names(corpus.count_holders)
         #: Which entries may be shown; None for all.
         self.allowed = allowed
-        self._asking = asking
-        self.scores: Scores = score_messages(corpus, self.query, self._asking)
+        self._asking_positions = asking_positions
+        self.scores: Scores = score_messages(corpus, self.query, self._asking_positions)
         #: Share of the messages that have a vector in the space of the query; 1 if nothing is compared by meaning.
         self.coverage = self.scores.coverage
         #: Cost-scaled score of each message, and the best of them.
@@ -109,7 +109,7 @@ class Ranking:
 
     def keep_user_words(self, positions: Ints) -> None:
         """Choose messages of the user before the answers, unless they ask the query: see `acms.recall.user_words`."""
-        positions = np.setdiff1d(positions, self._asking)
+        positions = np.setdiff1d(positions, self._asking_positions)
         self.include_always(positions)
         self._user_words = self._always_included.intersection(positions.tolist())
 
@@ -130,7 +130,7 @@ class Ranking:
 
     def asks(self, position: int) -> bool:
         """Return whether an entry asks the query: it is the query, or an earlier request of its form."""
-        return position in self._asking
+        return position in self._asking_positions
 
     def allows(self, position: int) -> bool:
         """Return whether an entry may be shown."""
@@ -148,7 +148,7 @@ class Ranking:
         meaning = self.scores.meaning_own
         if meaning is None:
             return self.scores.information
-        return np.maximum(self.scores.information, np.clip(meaning / np.float32(SIGMA), 0, 1))
+        return np.maximum(self.scores.information, np.clip(meaning / np.float32(NATS_PER_DEVIATION), 0, 1))
 
     @cached_property
     def on_topic(self) -> NDArray[np.bool_]:
@@ -165,10 +165,10 @@ class Ranking:
         for index in other_than_names or content:
             on_topic[self.scores.holders[index]] = True
         if self.scores.meaning_own is not None:
-            on_topic |= self.scores.meaning_own >= NEAR
+            on_topic |= self.scores.meaning_own >= NEAR_DEVIATIONS
         return on_topic
 
-    def distances(self, positions: Ints) -> list[int]:
+    def topics_of(self, positions: Ints) -> list[int]:
         """Return the `Topic` of messages. Companions and messages that are always included count as on topic."""
         is_adjacent = np.zeros(len(self.corpus) + 2, bool)  # a cell more at each end
         is_adjacent[:-2] |= self.on_topic
@@ -176,12 +176,12 @@ class Ranking:
         by_position = np.where(is_adjacent[1:-1], int(Topic.BESIDE), int(Topic.OFF))
         by_position[self.on_topic] = Topic.ON
         by_position[[*self._companions, *self._always_included]] = Topic.ON
-        by_position[[*self._user_words]] = Topic.KEPT
-        distances: list[int] = by_position[positions].tolist()
+        by_position[[*self._user_words]] = Topic.USER_WORDS
+        topics: list[int] = by_position[positions].tolist()
         for index, position in enumerate(positions.tolist()):
-            if distances[index] > Topic.ON and self._is_contentless(position):
-                distances[index] = Topic.EMPTY
-        return distances
+            if topics[index] > Topic.ON and self._is_contentless(position):
+                topics[index] = Topic.EMPTY
+        return topics
 
     def _is_contentless(self, position: int) -> bool:
         """Return whether a message has words, but only function words and courtesies."""
@@ -191,7 +191,7 @@ class Ranking:
     @cached_property
     def cutoff(self) -> float:
         """Return the relevance in nats below which a message does not answer."""
-        return CUTOFF * float(self.scores.without_marks.max(initial=0.0))
+        return CUTOFF_SHARE * float(self.scores.without_marks.max(initial=0.0))
 
     def find_answers(self, positions: Ints) -> NDArray[np.bool_]:
         """Return which messages answer: those above the cutoff, companions, and those that are always included.
@@ -206,7 +206,7 @@ class Ranking:
         is_companion = np.array([position in self._companions for position in position_list], bool)
         is_always_included = np.array([position in self._always_included for position in position_list], bool)
         is_searched = positions >= self._first_searched
-        is_asking = np.isin(positions, self._asking)
+        is_asking = np.isin(positions, self._asking_positions)
         return (is_above_cutoff | is_companion) & is_searched & ~is_asking | is_always_included
 
     def why_no_answer(self, position: int) -> str:
@@ -257,7 +257,7 @@ class Ranking:
         best = float(scores.with_marks.max(initial=0.0)) or 1.0
         signals = {"message": float(scores.own[position]), "near": float(scores.near[position])}
         if scores.meaning is not None:
-            signals["meaning"] = SIGMA * max(0.0, float(scores.meaning[position]))
+            signals["meaning"] = NATS_PER_DEVIATION * max(0.0, float(scores.meaning[position]))
         signals["mark"] = float(scores.with_marks[position] - scores.without_marks[position])
         return {name: round(value / best, 4) for name, value in signals.items() if value > 0}
 

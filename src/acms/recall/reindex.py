@@ -14,11 +14,11 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from acms.errors import ProviderError, SessionNotFoundError
 from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, State
 from acms.ports import Embedder, HasStrayRows, Progress, StorageBackend
-from acms.recall.embeddings import BATCH, Embedding
+from acms.recall.embeddings import BATCH_TEXTS, Embedding
 from acms.storage.wrapper import find_layer
 from acms.text import index_record
 
-__all__ = ["DerivedCheck", "Reindexed", "VectorHome", "check_derived_rows", "reindex"]
+__all__ = ["DerivedCheck", "ReindexResult", "VectorHome", "check_derived_rows", "reindex"]
 
 
 _Parts: TypeAlias = dict[int, tuple[int, int, int]]
@@ -26,7 +26,7 @@ _Parts: TypeAlias = dict[int, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reindexed:
+class ReindexResult:
     """The rebuilt rows."""
 
     contexts: int = 0
@@ -76,7 +76,7 @@ async def reindex(
     embedder: Embedder | None = None,
     privacy: Privacy | None = None,
     progress: Progress = lambda counts, total: None,
-) -> Reindexed:
+) -> ReindexResult:
     """Rebuild the derived rows of a context, or of every live one, so that they agree with the log.
 
     Without an embedder only index records are rebuilt. Entries that may not be sent to it, by their own mode or by
@@ -105,7 +105,7 @@ async def reindex(
         counts["contexts"] += 1
     if home is not None:
         counts["pruned"] = await home.prune()
-    return Reindexed(**counts)
+    return ReindexResult(**counts)
 
 
 async def check_derived_rows(
@@ -208,9 +208,9 @@ class _Reindexer:
                 for entry in live:
                     if self._lacks_vectors(entry, self.embedding, parts.get(entry.version, {})):
                         to_embed.append((entry.version, entry))
-                while len(to_embed) >= BATCH:
-                    await self._write_vectors(context, self.embedding, to_embed[:BATCH], parts)
-                    to_embed = to_embed[BATCH:]
+                while len(to_embed) >= BATCH_TEXTS:
+                    await self._write_vectors(context, self.embedding, to_embed[:BATCH_TEXTS], parts)
+                    to_embed = to_embed[BATCH_TEXTS:]
             first += len(entries)
             self.counts["entries"] += len(entries)
             report()

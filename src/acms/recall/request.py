@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from acms.log.active_entries import NO_DEMOTIONS, Demotions
 from acms.log.validity import UNLABELLED, Labels, Period
 from acms.ports import Frame, StorageBackend, TokenCounter
-from acms.privacy.redactor import OPEN, Redactor
+from acms.privacy.redactor import NO_REDACTION, Redactor
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.corpus import Corpus
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.index_cache import Indexes
     from acms.recall.namespace import Namespaces
     from acms.recall.ranking import Ranking
-    from acms.recall.reranker import Reranking
+    from acms.recall.reranker_calls import Reranking
 
 
 def parse_filter(mapping: object) -> Where | None:
@@ -84,13 +84,13 @@ class Reader:
     frame: Frame
     reranking: Reranking | None = None
     #: The redaction applied to everything read.
-    redactor: Redactor = OPEN
+    redactor: Redactor = NO_REDACTION
     #: The indexes of namespaces; None where only single logs are read.
     namespaces: Namespaces | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedLog:
     """A log at a version, ranked for a query."""
 
     context: str
@@ -107,4 +107,4 @@ class Ranked:
 
     def labels(self, moment: datetime | None) -> Labels:
         """Return the labels of its messages and summaries at a moment; None means the time of the last write."""
-        return Labels(self.times, moment or self.corpus.newest) if self.times else UNLABELLED
+        return Labels(self.times, moment or self.corpus.newest_time) if self.times else UNLABELLED

@@ -17,13 +17,13 @@ from acms.log.active_entries import Demotion, rendered_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import prefix_speaker
 from acms.recall.candidates import CandidateSet
-from acms.recall.planner import Candidate, Pairs, PlanSteps, RerankScores, Rows, trim_entry
+from acms.recall.planner import Candidate, LoadedEntries, PlanSteps, RerankRequest, RerankScores, trim_entry
 from acms.recall.request import Recall
 from acms.recall.selection import best_first, move_external_last
 
-SIGNAL = "rerank"
+RERANKER_SIGNAL = "rerank"
 """Name of its score among the parts of a relevance."""
-SHARE = 1 / 4
+RERANKER_SHARE = 1 / 4
 """Share of a reranker in a score.
 
 With a third, a reranker that repeats what the embedder says takes 1.3 points of R@10 from LoCoMo; with a quarter 0.9.
@@ -44,7 +44,7 @@ def rerank_candidates(
     rows = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     missing = [entry.id for entry in entries if entry.id not in rows]
     if missing:
-        loaded_rows: Rows = yield missing
+        loaded_rows: LoadedEntries = yield missing
         rows.update(loaded_rows.entries)
     texts: dict[int, str] = {}
     for index in best:
@@ -53,7 +53,7 @@ def rerank_candidates(
             texts[index] = text
     if not texts:
         return candidates
-    answer: RerankScores = yield Pairs(request.query, tuple(texts.values()))
+    answer: RerankScores = yield RerankRequest(request.query, tuple(texts.values()))
     if answer.warning:
         warnings.append(answer.warning)
         return candidates
@@ -74,7 +74,7 @@ def _find_best(past: Sequence[Candidate], limit: int, external_limit: int) -> li
 
 def _apply_score(candidate: Candidate, reranker_score: float, score: float) -> Candidate:
     return candidate._replace(
-        score=score, parts=lambda: {SIGNAL: round(reranker_score, 4), **candidate.parts()}
+        score=score, parts=lambda: {RERANKER_SIGNAL: round(reranker_score, 4), **candidate.parts()}
     )
 
 
@@ -97,7 +97,7 @@ def fuse_scores(ranking_scores: Sequence[float], reranker_scores: Sequence[float
     for ranking_score, reranker_score in zip(ranking_scores, reranker_scores, strict=True):
         deviations = (reranker_score - reranker_mean) / reranker_deviation if reranker_deviation else 0.0
         converted = ranking_mean + scale * deviations
-        fused_score = (1 - SHARE) * ranking_score + SHARE * converted
+        fused_score = (1 - RERANKER_SHARE) * ranking_score + RERANKER_SHARE * converted
         # A score of 0 would mean that nothing in a candidate answers.
         fused_scores.append(round(min(1.0, max(fused_score, 1e-6)), 6))
     return fused_scores

@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import K1, Corpus, add_neighbours
 from acms.recall.index import NO_POSITIONS, Floats, Ints
-from acms.recall.planner import FRAME
+from acms.recall.planner import FRAME_TOKENS
 from acms.recall.query import Query, QueryWord
 from acms.text.index_record import EMPTY
 from acms.text.tokenizer import compute_idf
 
-SIGMA = 6.0
+NATS_PER_DEVIATION = 6.0
 """Nats that one standard deviation of cosine is worth; this many deviations are a full answer."""
-NAMED = 1.5
+SPEAKER_FACTOR = 1.5
 """Factor of messages by a speaker whom the query names, and of the user's messages among those of a model."""
-LIFT = 6.0
+MARK_FACTOR = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
-ABOUT = 3.0
+ON_TOPIC_DEVIATIONS = 3.0
 """Standard deviations of meaning from which a marked message is fully on topic."""
 
 
@@ -70,23 +70,23 @@ class Scores:
     rarities: Sequence[float]
 
 
-def score_messages(corpus: Corpus, query: Query, asking: Ints = NO_POSITIONS) -> Scores:
+def score_messages(corpus: Corpus, query: Query, asking_positions: Ints = NO_POSITIONS) -> Scores:
     """Score every message of a corpus.
 
-    `asking` are the positions of the messages that ask the query: they are no answers, and do not count as neighbours.
+    The messages at `asking_positions` ask the query, so they are no answers, and do not count as neighbours.
     """
-    words = score_words(corpus, query.words, asking)
+    words = score_words(corpus, query.words, asking_positions)
     meaning_own = meaning = cosine_stats = None
     coverage = 1.0
     relevance = words.own + words.near
     if query.vector is not None and query.space is not None:
         cosines = find_cosines(corpus, query.space, query.vector)
         known_count = np.count_nonzero(~np.isnan(cosines))
-        coverage = min(1.0, known_count / corpus.texts) if corpus.texts else 1.0
+        coverage = min(1.0, known_count / corpus.text_count) if corpus.text_count else 1.0
         cosine_stats = measure_cosines(cosines)
-        cosines[asking] = np.nan
+        cosines[asking_positions] = np.nan
         meaning_own, meaning = _standardize_cosines(corpus, cosines, cosine_stats)
-        relevance = relevance + np.float32(SIGMA) * np.maximum(0, meaning)
+        relevance = relevance + np.float32(NATS_PER_DEVIATION) * np.maximum(0, meaning)
     relevance = relevance * _speaker_factor(corpus, query)
     return Scores(
         words.own,
@@ -105,7 +105,7 @@ def score_messages(corpus: Corpus, query: Query, asking: Ints = NO_POSITIONS) ->
 
 def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
     """Return the cost-scaled score of each message (cost-scaled greedy choice: Lin and Bilmes, 2010)."""
-    return np.asarray(relevance / np.sqrt(tokens.astype(np.float32) + np.float32(FRAME)), np.float32)
+    return np.asarray(relevance / np.sqrt(tokens.astype(np.float32) + np.float32(FRAME_TOKENS)), np.float32)
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +124,7 @@ class WordScores(NamedTuple):
 def score_words(
     corpus: Corpus,
     words: Sequence[QueryWord],
-    asking: Ints = NO_POSITIONS,
+    asking_positions: Ints = NO_POSITIONS,
     known_rarities: Sequence[float] | None = None,
 ) -> WordScores:
     """Score every entry by the words of a query that it and its neighbours hold.
@@ -139,8 +139,8 @@ def score_words(
     rarities: list[float] = []
     for index, word in enumerate(words):
         positions, counts = corpus.word_postings(word)
-        if len(asking):
-            is_other = ~np.isin(positions, asking)
+        if len(asking_positions):
+            is_other = ~np.isin(positions, asking_positions)
             positions, counts = positions[is_other], counts[is_other]
         holders.append(positions)
         rarity = compute_idf(size, len(positions)) if known_rarities is None else known_rarities[index]
@@ -233,19 +233,18 @@ def vectors_of(corpus: Corpus, space: str, dimension: int, documents: Ints) -> F
 
 
 def _speaker_factor(corpus: Corpus, query: Query) -> Floats:
-    """Return a factor for every message: `NAMED` if a speaker named in the query said it, else if the user did.
+    """Return a factor for every message: `SPEAKER_FACTOR` for a speaker whom the query names or for the user, else 1.
 
-    The role of the user does not count if the query names a speaker: it asks about one person of several. A rule that
-    holds for all messages or for none has no effect.
+    The messages of the named speakers are raised, or if these are all messages or none, those of the user.
     """
     codes, labels = corpus.labels
-    is_user, is_used = corpus.roles
+    is_used = corpus.used_labels
     factors = np.ones(len(labels), np.float32)
     is_named = np.array([label.actor in query.speakers for label in labels], bool)
-    for is_raised in (is_named, is_user):
+    for is_raised in (is_named, corpus.user_labels):
         divides_messages = (is_raised & is_used).any() and (~is_raised & is_used).any()
         if divides_messages:
-            factors[is_raised] = NAMED
+            factors[is_raised] = SPEAKER_FACTOR
             break
     return factors[codes]
 
@@ -274,9 +273,9 @@ def _add_marks(
             words_held += word_holders[indexes] == positions
     on_topic = words_held / np.float32(max(1, topic_words))
     if meaning is not None:
-        full = max(ABOUT, float(meaning.max(initial=0.0)))
+        full = max(ON_TOPIC_DEVIATIONS, float(meaning.max(initial=0.0)))
         on_topic = np.maximum(on_topic, np.clip(meaning[positions] / np.float32(full), 0, 1))
-    lift = np.float32(LIFT * float(relevance.max(initial=0.0)))
+    lift = np.float32(MARK_FACTOR * float(relevance.max(initial=0.0)))
     with_marks = relevance.copy()
     with_marks[positions] += lift * weights[positions] * on_topic
     return with_marks

@@ -10,14 +10,16 @@ from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
-from acms.recall.planner import FRAME, MIN_EXCERPT_TOKENS, Candidate, Choice, Topic
+from acms.recall.planner import FRAME_TOKENS, MIN_EXCERPT_TOKENS, Candidate, Choice, Topic
 from acms.results import ContextItem
 
-HALF = 0.5
+HALF_RELEVANCE = 0.5
 """Relevance of a message that holds half of the information of a question."""
-USER_WORDS = "short words of the user with their answers, and marked ones, are shown before outputs of tools"
+USER_WORDS_REASON = (
+    "short words of the user with their answers, and marked ones, are shown before outputs of tools"
+)
 """Reason for such messages in the log of an agent."""
-SMALL_CALL = 120
+SMALL_CALL_TOKENS = 120
 """Tokens up to which a tool call is not cut, if they are no more than a quarter of the budget."""
 COMPANIONS_SHARE = 0.2
 """Share of a budget for what was said later about the best answers, whatever its own score.
@@ -25,7 +27,7 @@ COMPANIONS_SHARE = 0.2
 With a half of 500 tokens LoCoMo loses 5 points of evidence; with an eighth, 3 points more of VehicleMemBench's answers
 are outdated ones alone.
 """
-NEIGHBOURS = 0.07
+NEIGHBOURS_SHARE = 0.07
 """Share of a budget for messages that are near one about the query but are not about it themselves."""
 
 
@@ -121,21 +123,21 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
     """Return the candidates about the query with the best of their neighbours, and the rejections of the others.
 
     A neighbour is a message that shares neither a content word nor the meaning of the query: it is useful only as part
-    of an exchange. All neighbours together have the share `NEIGHBOURS` of the budget; those without any content word
-    are rejected.
+    of an exchange. All neighbours together get the share `NEIGHBOURS_SHARE` of the budget; those without any content
+    word are rejected.
     """
-    remaining = int(NEIGHBOURS * budget)
+    remaining = int(NEIGHBOURS_SHARE * budget)
     rejections: dict[int, Choice] = {}  # by identity of the candidate
-    neighbours = [candidate for candidate in past if candidate.distance > Topic.ON]
+    neighbours = [candidate for candidate in past if candidate.topic > Topic.ON]
     for candidate in sorted(neighbours, key=best_first):
-        has_content = candidate.distance < Topic.EMPTY
+        has_content = candidate.topic < Topic.EMPTY
         if has_content and candidate.tokens <= remaining:
             remaining -= candidate.tokens
             continue
         reason = "it holds only function words and courtesies"
         if has_content:
             reason = (
-                f"not about the query itself: {remaining} tokens are left of the {NEIGHBOURS:.0%} "
+                f"not about the query itself: {remaining} tokens are left of the {NEIGHBOURS_SHARE:.0%} "
                 "that such messages share"
             )
         rejections[id(candidate)] = Choice(candidate, False, "neighbour", reason)
@@ -189,7 +191,7 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> 
 
 def best_first(candidate: Candidate) -> tuple[bool, float, float, int]:
     """Return a sort key that orders candidates by score, then by relevance and version, words of the user first."""
-    return candidate.distance != Topic.KEPT, -candidate.score, -candidate.relevance, candidate.unit.version
+    return candidate.topic != Topic.USER_WORDS, -candidate.score, -candidate.relevance, candidate.unit.version
 
 
 def _find_companions(candidates: Sequence[Candidate], budget: int) -> set[int]:
@@ -220,11 +222,11 @@ def _leaders_first(
     is_tool_group = len(candidate.costs) > 1
     if is_companion:
         score = candidate.leader_score
-    elif is_tool_group or (is_large and candidate.relevance >= HALF):
+    elif is_tool_group or (is_large and candidate.relevance >= HALF_RELEVANCE):
         most_tokens = _tool_excerpt_tokens(candidate, budget) if is_tool_group else _excerpt_tokens(budget)
         excerpt_tokens = min(candidate.tokens, most_tokens)
-        score *= sqrt((candidate.tokens + FRAME) / (excerpt_tokens + FRAME))
-    is_kept = candidate.distance == Topic.KEPT
+        score *= sqrt((candidate.tokens + FRAME_TOKENS) / (excerpt_tokens + FRAME_TOKENS))
+    is_kept = candidate.topic == Topic.USER_WORDS
     return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
 
 
@@ -235,7 +237,7 @@ def _excerpt_tokens(budget: int) -> int:
 
 def _tool_excerpt_tokens(candidate: Candidate, budget: int) -> int:
     """Return the most tokens of an excerpt of a tool call; a small one is shown whole."""
-    return max(budget // 8, _least_tool_excerpt(candidate), min(SMALL_CALL, budget // 4))
+    return max(budget // 8, _least_tool_excerpt(candidate), min(SMALL_CALL_TOKENS, budget // 4))
 
 
 def _least_tool_excerpt(candidate: Candidate) -> int:
@@ -263,7 +265,7 @@ def _choose_by_score(
     for index in order:
         candidate = candidates[index]
         # Only the best are worth an excerpt, and those that hold half of the question.
-        may_excerpt = ranks[candidate.external] < 3 or candidate.relevance >= HALF
+        may_excerpt = ranks[candidate.external] < 3 or candidate.relevance >= HALF_RELEVANCE
         ranks[candidate.external] += 1
         limit = external.limit(candidate, remaining)
         choice = _choose_candidate(candidate, budget, limit, all_fit=all_fit, may_excerpt=may_excerpt)
@@ -322,25 +324,26 @@ def _choose_candidate(
 
 
 def _inclusion_reason(candidate: Candidate) -> str:
-    """Return why a candidate is shown whole."""
-    if candidate.distance == Topic.KEPT:
-        return USER_WORDS
-    if candidate.leader_score > candidate.score:
+    """Return why a candidate is shown whole, for the reader of the result."""
+    if candidate.topic == Topic.USER_WORDS:
+        return USER_WORDS_REASON
+    is_companion = candidate.leader_score > candidate.score
+    if is_companion:
         return "said later about the same, perhaps a correction"
     if candidate.score <= 0:
         return "the budget holds the whole session"
     relevance = _describe_relevance(candidate)
-    markers = candidate.unit.markers
-    if markers:
-        return f"marked {', '.join(markers)}, and {relevance.removesuffix(' to the query')}"
-    return relevance
+    if not candidate.markers:
+        return relevance
+    # "marked decision, and relevant"
+    return f"marked {', '.join(candidate.markers)}, and {relevance.removesuffix(' to the query')}"
 
 
 def _describe_relevance(candidate: Candidate) -> str:
     """Return whether a candidate matches the query itself, or has its score from the messages beside it."""
     if candidate.relevance <= 0:
         return "said beside something relevant"
-    return "relevant to the query" if candidate.distance <= Topic.ON else "weakly relevant to the query"
+    return "relevant to the query" if candidate.topic <= Topic.ON else "weakly relevant to the query"
 
 
 _make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)

@@ -93,17 +93,17 @@ def _excerpt_call(
 ) -> ContextItem:
     """Cut a message with tool calls: first their arguments, then the text before them.
 
-    Every call stays named: its result would seem to be of the call before it.
+    No call is left out, because its result would seem to belong to the call before it.
     """
     item = _cut_arguments(item, budget, counter, frame)
     calls = [part for part in item.parts if isinstance(part, ToolCall)]
-    written_calls = "\n".join([f"{call.name}({call.arguments})" for call in calls])
-    spoken_text = item.content.removesuffix(written_calls).rstrip()
-    if item.token_count <= budget or spoken_text in ("", item.content):
+    calls_text = "\n".join([f"{call.name}({call.arguments})" for call in calls])
+    text_before = item.content.removesuffix(calls_text).rstrip()
+    if item.token_count <= budget or text_before in ("", item.content):
         return item
-    spoken = replace(item, content=spoken_text, parts=())
-    excerpt = excerpt_item(spoken, budget - counter.count(written_calls), counter, frame, query)
-    content = f"{excerpt.content}\n{written_calls}".lstrip("\n")
+    item_before = replace(item, content=text_before, parts=())
+    excerpt = excerpt_item(item_before, budget - counter.count(calls_text), counter, frame, query)
+    content = f"{excerpt.content}\n{calls_text}".lstrip("\n")
     tokens = counter.count(content) + frame.cost(item.role, tuple(calls), speaker_of_item(item))
     return replace(item, content=content, parts=tuple(calls), token_count=tokens, truncated=True)
 
@@ -159,14 +159,10 @@ def cut_group(
             cut_items[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame, query)
             excess -= item.token_count - cut_items[index].token_count
     # A tool call and its answers are shown together or not at all.
-    has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut_items)
+    has_empty_member = len(items) > 1 and any(not item.content and not item.parts for item in cut_items)
     if excess > 0 or has_empty_member:
         return [_empty_item(item) for item in items]
     return cut_items
-
-
-def _is_empty(item: ContextItem) -> bool:
-    return not item.content and not item.parts
 
 
 def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:

@@ -12,11 +12,11 @@ from acms.text.tokenizer import compute_idf, subjectless_terms
 
 LEAST_SHARE = 0.45
 """Share of the query that an exchange of another session must hold: a little less than half of its words."""
-EXCHANGE = 2
+EXCHANGE_DISTANCE = 2
 """Messages before and after one that belong to its exchange, and may hold a part of its answer."""
-BEST = 64
+EXAMINED_MESSAGES = 64
 """Best messages that are examined."""
-MEANING = 4.0
+MEANING_DEVIATIONS = 4.0
 """Standard deviations of meaning from which a message is about the query whatever its words."""
 
 
@@ -30,13 +30,13 @@ def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Int
     if query.speakers:
         return True
     content = find_content_words(query)
-    best = positions[positions < corpus.start][:BEST]
+    best = positions[positions < corpus.start][:EXAMINED_MESSAGES]
     if not content or not len(best):
         return False
-    if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
+    if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING_DEVIATIONS:
         return True
-    exchange_start = np.maximum(best - EXCHANGE, 0)
-    exchange_end = np.minimum(best + EXCHANGE + 1, corpus.start)
+    exchange_start = np.maximum(best - EXCHANGE_DISTANCE, 0)
+    exchange_end = np.minimum(best + EXCHANGE_DISTANCE + 1, corpus.start)
     information = np.zeros(len(best), np.float32)
     subject_words = np.zeros(len(best), np.int64)
     for index in content:

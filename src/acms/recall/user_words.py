@@ -17,13 +17,13 @@ from acms.recall.index import NO_POSITIONS, Ints
 from acms.text.index_record import EXTERNAL
 from acms.text.tokenizer import compute_idf, function_terms, subjectless_terms
 
-LONGEST = 120
+MAX_MESSAGE_TOKENS = 120
 """Tokens of a message, at most: a longer one is a pasted text, of which excerpts are found by what they say."""
-TELLING_SHARE = 0.5
+UNUSUAL_SHARE = 0.5
 """Share of a message's words that are not routine, above which it says more than "Next, please: T-12"."""
 ROUTINE_SHARE = 0.08
 """Share of the messages that hold a routine word, such as "ticket" where the user hands over one after the other."""
-FEW = 4
+MIN_ROUTINE_MESSAGES = 4
 """So many messages make no word routine: the rule and its corrections share their words."""
 MOST_COMPARED = 128
 """Newest messages that are compared to find out which words are routine; of older ones it is not known."""
@@ -42,11 +42,11 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     if not (is_own & ~is_single).any():
         return NO_POSITIONS
     codes, labels = corpus.labels
-    is_user = is_own & corpus.roles[0][codes]
+    is_user = is_own & corpus.user_labels[codes]
     is_assistant = np.array([label.role is Role.ASSISTANT for label in labels], bool)[codes]
     is_external = (corpus.column("flags") & EXTERNAL) != 0
     tokens = corpus.column("tokens")
-    is_short = is_own & is_single & ~is_external & (tokens <= LONGEST)
+    is_short = is_own & is_single & ~is_external & (tokens <= MAX_MESSAGE_TOKENS)
     is_marked = corpus.marker_mask()
     says_something = is_user if is_marked is None else is_user | is_marked
     positions = np.flatnonzero(is_short & says_something)
@@ -89,17 +89,17 @@ def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
     ]
     shared_information = np.zeros(len(corpus), np.float32)
     for term in subjects:
-        holders, _ = corpus.postings_of_terms([term])
+        holders, _ = corpus.postings(term)
         shared_information[holders] += compute_idf(len(corpus), len(holders))
     is_related = shared_information[newest_first] > 0
     related = newest_first[is_related]
     related = related[np.argsort(-shared_information[related], kind="stable")]
-    telling: list[int] = []
+    informative: list[int] = []
     for position in newest_first[~is_related].tolist():
         terms = terms_by_position.get(position)
-        if terms is None or _share_of_unusual(terms, routine_terms) > TELLING_SHARE:
-            telling.append(position)
-    return [*first.tolist(), *related.tolist(), *telling]
+        if terms is None or _share_of_unusual(terms, routine_terms) > UNUSUAL_SHARE:
+            informative.append(position)
+    return [*first.tolist(), *related.tolist(), *informative]
 
 
 def _share_of_unusual(terms: frozenset[int], routine_terms: frozenset[int]) -> float:
@@ -111,5 +111,5 @@ def _share_of_unusual(terms: frozenset[int], routine_terms: frozenset[int]) -> f
 def _find_routine_terms(terms_by_message: Collection[frozenset[int]]) -> frozenset[int]:
     """Return the terms that many of some messages hold, and function words."""
     message_counts = Counter(term for terms in terms_by_message for term in terms)
-    max_count = max(FEW, ROUTINE_SHARE * len(terms_by_message))
+    max_count = max(MIN_ROUTINE_MESSAGES, ROUTINE_SHARE * len(terms_by_message))
     return function_terms().union(term for term, count in message_counts.items() if count > max_count)

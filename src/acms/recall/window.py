@@ -22,7 +22,7 @@ from acms.log.trust import LEADING, is_instruction
 from acms.log.validity import UNLABELLED, Labels
 from acms.model import Entry, Head, Kind, Role, Source
 from acms.ports import Frame, StorageBackend, TokenCounter
-from acms.privacy.redactor import OPEN, Redactor
+from acms.privacy.redactor import NO_REDACTION, Redactor
 from acms.recall.planner import (
     Candidate,
     Choice,
@@ -81,7 +81,7 @@ async def load_labels(indexes: Indexes, context: str, version: int, moment: date
 
 
 async def gather_all(
-    storage: StorageBackend, context: str, at: int | None, redactor: Redactor = OPEN
+    storage: StorageBackend, context: str, at: int | None, redactor: Redactor = NO_REDACTION
 ) -> LogSpan:
     """Read all active entries of a log at a version, redacted by a stage."""
     head = await storage.head(context)
@@ -112,7 +112,7 @@ def _build_span(
     replacements: Replacements,
     groups: EntryGroups,
     after: int,
-    redactor: Redactor = OPEN,
+    redactor: Redactor = NO_REDACTION,
 ) -> LogSpan:
     """Build the result of reading a log; `after` is the version before the first entry read, 0 for the whole log."""
     hidden = list(groups.hidden)
@@ -147,7 +147,7 @@ async def gather_newest(
     at: int | None,
     frame: Frame,
     budget: int,
-    redactor: Redactor = OPEN,
+    redactor: Redactor = NO_REDACTION,
     replacements: Replacements | None = None,
 ) -> LogSpan:
     """Read back from a version until the entries fill a token budget or the log ends.
@@ -162,13 +162,13 @@ async def gather_newest(
     size = int(budget / average_cost * 1.05) + 4
 
     def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
-        return cost_of(units, frame) > budget
+        return count_unit_tokens(units, frame) > budget
 
     return await _gather_back(storage, head, at, size, has_enough, redactor, replacements)
 
 
 async def gather_last(
-    storage: StorageBackend, context: str, at: int | None, messages: int, redactor: Redactor = OPEN
+    storage: StorageBackend, context: str, at: int | None, messages: int, redactor: Redactor = NO_REDACTION
 ) -> LogSpan:
     """Read back from a version until a number of messages can be shown, or the log ends."""
 
@@ -183,7 +183,7 @@ async def gather_since(
     context: str,
     at: int | None,
     tokens: int,
-    redactor: Redactor = OPEN,
+    redactor: Redactor = NO_REDACTION,
     newest_summary: int | None = None,
 ) -> LogSpan:
     """Read back from a version to a unit that has at most `tokens` tokens of the log before it.
@@ -247,7 +247,7 @@ def _end_of_previous_stretch(replacements: Replacements, first: int) -> int:
     return max((last for _, last in replacements.spans_to_read(first - 1)), default=0)
 
 
-def cost_of(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
+def count_unit_tokens(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
     """Return the cost of some units in a frame."""
     entries = [entry for unit in units for entry in unit.entries]
     return sum(

@@ -150,7 +150,7 @@ class Audit:
             reply = await run_within_deadline(operation.handler(call), deadlines)
         except Exception as error:
             code = _code_of_error(error)
-            record |= {"status": problem_details.STATUS.get(code, 500), "code": code}
+            record |= {"status": problem_details.STATUS_BY_CODE.get(code, 500), "code": code}
             await self._append_outcome(tenant, record)
             raise
         record["status"] = reply.status or operation.status

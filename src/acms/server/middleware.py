@@ -209,7 +209,7 @@ def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
         problem |= {"message": problem["detail"], "request_id": exchange.request_id}
         if error.retryable:
             headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
-    return Response(wire.encode_json(problem), problem["status"], headers, problem_details.MEDIA)
+    return Response(wire.encode_json(problem), problem["status"], headers, problem_details.MEDIA_TYPE)
 
 
 def _build_error_headers(error: ACMSError, status: int) -> dict[str, str]:

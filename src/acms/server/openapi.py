@@ -26,7 +26,7 @@ _PROBLEM: Mapping[str, Json] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "enum": sorted(problem_details.STATUS)},
+        "code": {"type": "string", "enum": sorted(problem_details.STATUS_BY_CODE)},
         "retryable": {"type": "boolean"},
         "options": {"type": "array", "items": {"type": "string"}},
         "pythonDetail": {"type": "string"},
@@ -127,7 +127,9 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
             "responses": {
                 "Problem": {
                     "description": "What went wrong, and what can be done (RFC 9457).",
-                    "content": {problem_details.MEDIA: {"schema": {"$ref": REF.format(model="Problem")}}},
+                    "content": {
+                        problem_details.MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}
+                    },
                 }
             },
         },

@@ -16,12 +16,12 @@ from acms.ports import TokenCounter
 from acms.prompt_types import open_closing_tags
 from acms.results import ContextItem, resolve_speaker
 
-PER_MESSAGE = 4
-PER_CALL = 16
+MESSAGE_TOKENS = 4
+CALL_TOKENS = 16
 """Tokens of a tool call or result beside its texts: the longest form published, as in `providers.codecs.framing`."""
-PER_MEDIUM = 1_445
+MEDIA_TOKENS = 1_445
 """Tokens charged for an image or a file that states none: the most that an image is likely to cost."""
-PRIMER = 3
+PRIMER_TOKENS = 3
 """Tokens every reply is primed with."""
 
 RECALLED = ("<recalled>\n", "\n</recalled>")
@@ -81,8 +81,8 @@ class ChatFrame:
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of one message without its content: its role, name, tool ids and delimiters."""
-        cost = PER_MESSAGE
-        name = None if speaker is None else name_of(speaker, role)
+        cost = MESSAGE_TOKENS
+        name = None if speaker is None else sendable_name(speaker, role)
         if name is not None:
             cost += 1 + self._cost_of_text(name if _NAME.match(name) else f"{name}: ")
         if role is None:
@@ -91,11 +91,11 @@ class ChatFrame:
             if isinstance(part, Media):
                 is_sent = role is Role.USER and can_send(part)
                 # If the medium states its tokens, they are counted with the content.
-                cost += PER_MEDIUM if is_sent and not part.tokens else 0
+                cost += MEDIA_TOKENS if is_sent and not part.tokens else 0
             elif isinstance(part, ToolCall):
-                cost += PER_CALL + self._count(part.call_id)
+                cost += CALL_TOKENS + self._count(part.call_id)
             elif isinstance(part, ToolResult):
-                cost += PER_CALL + self._count(part.call_id)
+                cost += CALL_TOKENS + self._count(part.call_id)
                 cost += self._cost_of_delimiters(ORPHAN) if role is Role.USER else 0
         return cost
 
@@ -207,7 +207,7 @@ def _render_message(item: ContextItem) -> dict[str, Json]:
             has_call = any(isinstance(part, ToolCall) for part in item.parts)
             content = None if has_call else ""
     message: dict[str, Json] = {"role": item.role.value, "content": content}
-    name = None if item.actor_id is None else name_of(item.actor_id, item.role)
+    name = None if item.actor_id is None else sendable_name(item.actor_id, item.role)
     if name is None:
         return message
     if _NAME.match(name):
@@ -219,7 +219,7 @@ def _render_message(item: ContextItem) -> dict[str, Json]:
     return message
 
 
-def name_of(actor: str, role: Role | None) -> str | None:
+def sendable_name(actor: str, role: Role | None) -> str | None:
     """Return the name that is sent with a message, or None.
 
     A name that fits the `name` field is sent for every role. Any other name is sent for users only, in one line
@@ -356,19 +356,19 @@ def count_message_tokens(
 ) -> int:
     """Return the tokens of chat messages, including the primer of the reply.
 
-    `media` holds the stated tokens of media by reference; other media cost `PER_MEDIUM`.
+    `media` holds the stated tokens of media by reference; other media cost `MEDIA_TOKENS`.
     """
-    total = PRIMER
+    total = PRIMER_TOKENS
     for message in messages:
         content = message.get("content") or ""
-        total += PER_MESSAGE + _count_content_tokens(content, counter, media or {})
+        total += MESSAGE_TOKENS + _count_content_tokens(content, counter, media or {})
         if "name" in message:
             total += 1 + counter.count(message["name"])
         if "tool_call_id" in message:
-            total += PER_CALL + counter.count(message["tool_call_id"])
+            total += CALL_TOKENS + counter.count(message["tool_call_id"])
         for call in message.get("tool_calls", ()):
             function = call["function"]
-            total += PER_CALL + counter.count(call["id"])
+            total += CALL_TOKENS + counter.count(call["id"])
             total += counter.count(function["name"]) + counter.count(function["arguments"])
     return total
 
@@ -382,5 +382,5 @@ def _count_content_tokens(content: Json, counter: TokenCounter, media: Mapping[s
         if part["type"] == "text":
             total += counter.count(part["text"])
         else:
-            total += media.get(_media_ref(part), PER_MEDIUM)
+            total += media.get(_media_ref(part), MEDIA_TOKENS)
     return total

@@ -30,11 +30,11 @@ MORE_STEPS = 12
 """Steps tried behind the first one that does not fit: a later, smaller one may fit."""
 MOST_BLOCKS = 200
 """Records whose blocks are shown with them; in a room for more, single records say enough."""
-ENDS = 2
+END_RECORDS = 2
 """Records at the beginning and at the end that are shown before any other."""
-SHORT_STRING = 40
+SHORT_STRING_CHARS = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
-LONGEST_WORD = 60
+MAX_WORD_CHARS = 60
 """Characters of a word that is never cut; what is longer, such as base64, has no words."""
 FIRST_WIDE_CHARACTER = "\u2e80"
 """From here on characters stand for words or syllables (CJK), so that a text may be cut between any two of them."""
@@ -65,7 +65,7 @@ def find_level(costs: Sequence[int], budget: int) -> int:
 
 def end_of_head(text: str, size: int) -> int:
     """Return where the first `size` characters of a text end without the beginning of a word or number."""
-    for end in range(size, max(0, size - LONGEST_WORD) - 1, -1):
+    for end in range(size, max(0, size - MAX_WORD_CHARS) - 1, -1):
         if _may_cut(text, end):
             return end
     return size
@@ -74,7 +74,7 @@ def end_of_head(text: str, size: int) -> int:
 def start_of_tail(text: str, size: int) -> int:
     """Return where the last `size` characters of a text start without the end of a word or number."""
     start = len(text) - size
-    for position in range(start, min(len(text), start + LONGEST_WORD) + 1):
+    for position in range(start, min(len(text), start + MAX_WORD_CHARS) + 1):
         if _may_cut(text, position):
             return position
     return start
@@ -231,7 +231,7 @@ def _order_records(text: str, records: Sequence[Record], question: str) -> list[
         alternating += pair
     alternating = list(dict.fromkeys([*alternating, *by_question, *by_rarity]))
     best = _find_best(likeness, rarity)
-    ends = [count - 1, 0, *range(1, ENDS), *range(count - ENDS, count - 1)]
+    ends = [count - 1, 0, *range(1, END_RECORDS), *range(count - END_RECORDS, count - 1)]
     (best_block,) = group_by_block(text, records, [best])
     first_steps = dict.fromkeys([best, *ends[:2], *best_block, *ends[2:]])
     blocks = group_by_block(text, records, alternating[:MOST_BLOCKS])
@@ -339,9 +339,9 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
             return _shorten_string(arguments, size)
         return _replace_strings(arguments, strings, size)
 
-    limit = max(0, max(lengths, default=0) - SHORT_STRING)
-    extra = bisect_largest(limit, lambda extra: counter.count(write(SHORT_STRING + extra)) <= tokens)
-    shortened = write(SHORT_STRING + extra)
+    limit = max(0, max(lengths, default=0) - SHORT_STRING_CHARS)
+    extra = bisect_largest(limit, lambda extra: counter.count(write(SHORT_STRING_CHARS + extra)) <= tokens)
+    shortened = write(SHORT_STRING_CHARS + extra)
     return shortened if counter.count(shortened) < counter.count(arguments) else arguments
 
 
@@ -366,7 +366,7 @@ def _find_string_values(text: str) -> list[tuple[TextSpan, str]]:
     for match in _STRING.finditer(text):
         is_name = match[2] is not None
         value = "" if is_name else json.loads(match[1], strict=False)
-        if len(value) > SHORT_STRING:
+        if len(value) > SHORT_STRING_CHARS:
             values.append((match.span(1), value))
     return values
 

@@ -6,7 +6,7 @@ are three measures, each against a different fault:
 
 - *Numbers* must all stand: 16 is not 18. Grouping is read, and k and M ("55,000", "55 000", "55k"), Chinese numerals,
   and the parts of a date that a text names relative to the day it was said ("next Friday", in the languages of
-  `acms.text.moments`). Other numbers written as words do not stand for digits: models are told to copy.
+  `acms.text.date_phrases`). Other numbers written as words do not stand for digits: models are told to copy.
 - *Coined names* must all stand: words with a capital inside, such as PostgreSQL or gRPC. Other capitals prove nothing:
   they begin sentences, and every German noun.
 - *Words* stand by their stem in the language of the text, or when most of their letters do, and half of them are
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 
 from acms.log.validity import Period
-from acms.text.moments import find_periods, is_weekday
+from acms.text.date_phrases import find_periods, is_weekday
 from acms.text.tokenizer import (
     ENGLISH,
     MONTHS,
@@ -37,12 +37,12 @@ from acms.text.tokenizer import (
     variant_terms,
 )
 
-ENOUGH = 0.5
+MIN_WORD_SHARE = 0.5
 """Share of the words of a statement that must occur in a text."""
 
-PREFIX = 4
+MIN_PREFIX_LETTERS = 4
 """Letters two forms of a word begin with, at least."""
-ALIKE = 2 / 3
+MIN_PREFIX_SHARE = 2 / 3
 """Share of the longer of two forms of a word that both begin with, at least: counselor, counsellor."""
 
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f ]\d+)*(?:\s?[kKmM](?!\w))?")
@@ -78,7 +78,7 @@ class _IndexedText:
         self._terms = set(map(primary_term, words)).union(*variant_terms(words).values())
         self._by_prefix: dict[str, set[str]] = {}
         for word in map(strip_accents, words):
-            self._by_prefix.setdefault(word[:PREFIX], set()).add(word)
+            self._by_prefix.setdefault(word[:MIN_PREFIX_LETTERS], set()).add(word)
         self.joined_text = _strip_separators(text)
 
     def share(self, words: Sequence[str]) -> float:
@@ -95,7 +95,7 @@ class _IndexedText:
         if not has_case:  # in most scripts without case, words are not separated by spaces
             return word in self.joined_text
         bare = strip_accents(word)
-        similar = self._by_prefix.get(bare[:PREFIX], ())
+        similar = self._by_prefix.get(bare[:MIN_PREFIX_LETTERS], ())
         return any(_is_inflection(bare, other) for other in similar)
 
 
@@ -172,7 +172,7 @@ class Evidence:
 
     def says(self, statement: str, ignored: str = "") -> bool:
         """Return whether a statement occurs in the texts: its numbers and names, and enough of its words."""
-        return not self.missing_details(statement) and self.share(statement, ignored) >= ENOUGH
+        return not self.missing_details(statement) and self.share(statement, ignored) >= MIN_WORD_SHARE
 
 
 def _alphabetic_parts(text: str) -> list[str]:
@@ -196,7 +196,9 @@ def _is_inflection(word: str, other_word: str) -> bool:
         if letter != other_letter:
             break
         shared_letters += 1
-    return shared_letters >= PREFIX and shared_letters >= ALIKE * max(len(word), len(other_word))
+    return shared_letters >= MIN_PREFIX_LETTERS and shared_letters >= MIN_PREFIX_SHARE * max(
+        len(word), len(other_word)
+    )
 
 
 def _strip_separators(text: str) -> str:

@@ -43,7 +43,7 @@ ONE, MANY = "1", "*"
 """First character of the name of a fact's address: how many facts may be active there."""
 
 _MAX_TERMS = 65_535
-MINUTE = 60_000_000
+MINUTE_MICROSECONDS = 60_000_000
 """Microseconds of the unit in which the index keeps times."""
 
 
@@ -67,7 +67,7 @@ def encode_index_record(draft: Draft, nonce: str) -> bytes:
     single_terms = sorted([term for term, count in counts.items() if count == 1])
     unique_words = " ".join(sorted(set(words)))
     header = HEADER.pack(
-        min(to_microseconds(draft.created_at) // MINUTE, 0x7FFFFFFF),
+        min(to_microseconds(draft.created_at) // MINUTE_MICROSECONDS, 0x7FFFFFFF),
         min(draft.tokens, 0xFFFFFFFF),
         draft.episode,
         nonce.encode(),

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from acms.text.tokenizer import find_sentence_spans
 
-LARGEST_BLOCK = 24
+MAX_BLOCK_RECORDS = 24
 """Records of a block: most objects and functions are smaller, and of a larger one the nearest records are enough."""
-LARGEST_PARAGRAPH = 12
+MAX_PARAGRAPH_RECORDS = 12
 """Records of a paragraph at the outermost depth; longer ones are logs, lists and tables, whose lines stand alone."""
-LONG_ELEMENT = 400
+LONG_ELEMENT_CHARS = 400
 """Characters from which on an array or object in a line is split into its elements."""
-TABLE_HEADER = 2
+TABLE_HEADER_RECORDS = 2
 """Records at the beginning of a long paragraph that name the columns of a table."""
 
 _LINE = re.compile(r"[^\n]*(?:\n+|\Z)")
@@ -62,7 +62,7 @@ def _split_line(line: str, offset: int) -> list[Record]:
     last_line = line.rstrip("\n").rpartition("\n")[2]
     depth = len(last_line) - len(last_line.lstrip())
     if content[0] in "[{":
-        if len(content) <= LONG_ELEMENT:
+        if len(content) <= LONG_ELEMENT_CHARS:
             return [Record(offset, offset + len(line), depth)]
         elements = _split_json(line)
         if len(elements) > 1:
@@ -83,7 +83,7 @@ def _split_json(line: str) -> list[Record]:
             open_brackets[-1][1].append(match.end())
         elif token in "]}" and open_brackets:
             start, commas = open_brackets.pop()
-            if match.end() - start > LONG_ELEMENT:
+            if match.end() - start > LONG_ELEMENT_CHARS:
                 cuts += [(comma, len(open_brackets) + 1) for comma in commas]
     cuts.sort()
     ends = [position for position, _ in cuts[1:]] + [len(line)]
@@ -132,10 +132,10 @@ class Outline:
         """
         start, end = self._find_block(index)
         important_indexes = [start]
-        if self._is_flat(index) and end - start > LARGEST_PARAGRAPH:
-            important_indexes = list(range(start, start + TABLE_HEADER))
+        if self._is_flat(index) and end - start > MAX_PARAGRAPH_RECORDS:
+            important_indexes = list(range(start, start + TABLE_HEADER_RECORDS))
             start, end = index, index + 1
-        elif end - start > LARGEST_BLOCK:
+        elif end - start > MAX_BLOCK_RECORDS:
             start, end = self._find_nearest(index, start, end)
         heading = self._find_heading(index)
         if heading is not None:
@@ -145,7 +145,7 @@ class Outline:
 
     def _find_nearest(self, index: int, start: int, end: int) -> tuple[int, int]:
         """Return the nearest records of a block that is too large, without a part of any deeper block at its ends."""
-        reach = LARGEST_BLOCK // 2
+        reach = MAX_BLOCK_RECORDS // 2
         depth = self._depths[index]
         start, end = max(start, index - reach), min(end, index + reach + 1)
         while self._depths[start] > depth:
@@ -171,7 +171,7 @@ class Outline:
             start, end = self._find_siblings(index)
         while self._depths[start] > self._outermost:
             wider_start, wider_end = self._find_siblings(start)
-            if wider_end - wider_start > LARGEST_BLOCK or wider_start == start:
+            if wider_end - wider_start > MAX_BLOCK_RECORDS or wider_start == start:
                 break
             start, end = wider_start, wider_end
         return start, end

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from acms.ports import Turn
-from acms.text.changes import read_changes
+from acms.text.file_changes import read_changes
 from acms.text.tokenizer import find_sentence_spans
 
 RECIPE = "extractive2"

@@ -13,7 +13,7 @@ from math import log2
 
 from acms.contract.entities import normalize_entity
 from acms.contract.schema import Layer, RenderReply
-from acms.contract.wire import one_of, parse_object, parse_strings, parse_text, require_field
+from acms.contract.wire import parse_choice, parse_object, parse_strings, parse_text, require_field
 from acms.errors import ValidationError
 from acms.model import Json, Privacy
 from acms.privacy.detect import redact_text
@@ -52,7 +52,7 @@ class GoldItem:
             query=parse_text(require_field(body, "query"), "query", min_chars=1),
             expected_ids=parse_strings(require_field(body, "expected_ids"), "expected_ids"),
             layers=tuple(
-                one_of(Layer, layer, "layers")
+                parse_choice(Layer, layer, "layers")
                 for layer in parse_strings(require_field(body, "layers"), "layers")
             ),
             entities=None if stated is None else parse_strings(stated, "entities"),
@@ -88,7 +88,7 @@ def evaluation_result(
         "ndcg_10": ndcg_at(10, retrieved_ids, gold.expected_ids),
         "mrr_10": reciprocal_rank_at(10, retrieved_ids, gold.expected_ids),
         "errors": int(wire.get("error") is not None),
-        "privacy_leak": count_leaks(wire, planted, one_of(Privacy, privacy, "privacy")),
+        "privacy_leak": count_leaks(wire, planted, parse_choice(Privacy, privacy, "privacy")),
     }
     covered = _entity_coverage(gold, wire)
     if covered is not None:
@@ -100,7 +100,7 @@ def evaluation_result(
     for name, value in (labels or {}).items():
         if name not in _LABELS:
             raise ValidationError(f"is none of {', '.join(_LABELS)}", field=f"labels.{name}")
-        result[name] = one_of(Layer, value, "labels.layer").value if name == "layer" else value
+        result[name] = parse_choice(Layer, value, "labels.layer").value if name == "layer" else value
     if ts is not None:
         result["ts"] = ts.astimezone(UTC).isoformat()
     result |= {"retrieved_ids": retrieved_ids, "metrics": metrics}

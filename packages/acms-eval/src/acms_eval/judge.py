@@ -18,7 +18,7 @@ from typing import Any
 
 from acms.errors import ConfigurationError, ProviderError
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
+from acms.providers.http import Endpoint, EndpointProvider, StatusError, resolve_endpoint
 from acms_eval.nouns import Recalled
 
 __all__ = ["Answer", "Judge", "Judgement", "Verdict", "parse_rating"]
@@ -85,7 +85,7 @@ class Judgement:
         }
 
 
-class Judge(OverEndpoint):
+class Judge(EndpointProvider):
     """Rates answers by a chat model: `base_url` ends where `/chat/completions` is added.
 
     With `answers_with`, the name of a model of the same server, that model first answers from the recalled items, and

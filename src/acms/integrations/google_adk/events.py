@@ -31,7 +31,7 @@ from acms.model import (
     client_supplied_key,
 )
 from acms.ports import TokenCounter
-from acms.text.chat_messages import PER_MEDIUM
+from acms.text.chat_messages import MEDIA_TOKENS
 
 __all__ = ["EventDialect", "events_of", "namespace_of", "report_agent_event"]
 
@@ -105,7 +105,7 @@ class EventDialect:
         # Events of other agents are quoted under their name.
         if self.is_foreign(message):
             tokens += counter.count(f"[{message.author}] :") + 8
-        tokens += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
+        tokens += MEDIA_TOKENS * sum(part.inline_data is not None for part in _parts_of_event(message))
         for answer in message.get_function_responses():
             tokens += counter.count(json_text(answer.response or {}))
             tokens -= counter.count(_output_of_response(answer))

@@ -26,7 +26,7 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.ports import Codec, TokenCounter
 from acms.prompt_types import Tool
 from acms.session import ACMS
-from acms.text.chat_messages import PER_MEDIUM
+from acms.text.chat_messages import MEDIA_TOKENS
 
 __all__ = [
     "DIALECT",
@@ -224,7 +224,7 @@ class _Dialect:
     def count_unwritten_tokens(self, message: Piece, counter: TokenCounter) -> int:
         original = message.message
         other_parts = [str(part) for part in original.parts if not isinstance(part, _COUNTED)]
-        return PER_MEDIUM * len(_find_binary_content(original)) + sum(map(counter.count, other_parts))
+        return MEDIA_TOKENS * len(_find_binary_content(original)) + sum(map(counter.count, other_parts))
 
 
 DIALECT = _Dialect()

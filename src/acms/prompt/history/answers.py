@@ -13,7 +13,7 @@ from acms.prompt.history import cache_window
 from acms.prompt.history.tool_outputs import is_call
 from acms.prompt.resolve import quote_items
 from acms.prompt.steps import Readable, RecallStep
-from acms.recall.selection import USER_WORDS
+from acms.recall.selection import USER_WORDS_REASON
 from acms.results import ContextItem, ContextItems, is_external
 from acms.text.tokenizer import content_terms, split_words
 
@@ -162,7 +162,7 @@ def _select_answers(items: Sequence[ContextItem], min_tokens: int) -> list[Conte
     tokens = 0
     for group in best_first:
         relevance = max(item.relevance for item in group)
-        is_user_words = any(item.why == USER_WORDS for item in group)
+        is_user_words = any(item.why == USER_WORDS_REASON for item in group)
         is_needed = tokens < min_tokens or relevance >= LEAST_RELEVANCE * best_relevance
         if not is_needed and not is_user_words:
             continue

@@ -24,8 +24,14 @@ from acms.log.facts import normalize_address
 from acms.log.validity import Period
 from acms.model import MarkerType, Origin
 from acms.ports import Turn
+from acms.text.date_phrases import (
+    AHEAD_PATTERN,
+    DatedStatement,
+    extract_validity,
+    is_weekday,
+    parse_future_period,
+)
 from acms.text.markers import WORDS, detect_markers, line_start
-from acms.text.moments import AHEAD, Timed, extract_validity, is_weekday, parse_future_period
 from acms.text.tokenizer import compute_idf, content_term, find_sentence_spans, searchable_terms, split_words
 
 if TYPE_CHECKING:
@@ -73,7 +79,7 @@ _OURS = r"(?i:our|the|unsere?|nuestr[ao]|notre)"
 #: Beginnings of a marked line that give its fact an address, and how many values that address holds.
 _ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
     ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?:(?:a|an|the) )?{_VALUE}")),
-    ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?P<value>(?i:{AHEAD})){_BREAK}")),
+    ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?P<value>(?i:{AHEAD_PATTERN})){_BREAK}")),
     ("one", re.compile(rf"(?:{_OURS} )?(?P<attribute>(?P<thing>{_PHRASE}) (?:is|are) \w+ (?:with|by)) {_VALUE}")),
     ("one", re.compile(rf"{_NAME} is (?:our|{_MINE}) {_ABOUT}{_BREAK}")),
     ("one", re.compile(rf"{_USING} as (?:(?:the|our|an?) )?{_ABOUT}{_BREAK}")),
@@ -196,14 +202,14 @@ def _take_leading_sentences(text: str) -> str:
     return " ".join(sentences.split())
 
 
-def _extract_period(statement: str, turn: Turn) -> Timed:
+def _extract_period(statement: str, turn: Turn) -> DatedStatement:
     """Split a statement into its text and the period in which it is true, which the result has apart.
 
     The statement stays whole, without a period, if it says more than one thing, or is denied or hypothetical: then it
     is not certain what the date is about.
     """
     if turn.created_at is None or UNREAL.search(statement) or _MORE.search(statement.rstrip(" .!")):
-        return Timed(statement, Period())
+        return DatedStatement(statement, Period())
     return extract_validity(statement, turn.created_at)
 
 
@@ -483,9 +489,9 @@ class OfflineReflector:
 
     A marked line ("Decision: …", "Constraint: …", "Goal: …", "Tried but: …") is a fact in any language. A later marked
     line supersedes the fact whose subject and attribute it has, or that it names as gone ("switching from Flask to
-    FastAPI"); in doubt both stay. Dates say from when on and until when it is so ("until March", "the deadline is next
-    Friday"), see `acms.text.moments`. The same turns and facts give the same proposals. Needs no network; much text is
-    read in a worker thread. It writes no summary, so the extractive one stands.
+    FastAPI"); in doubt both stay. Dates state the period in which it is valid ("until March", "the deadline is next
+    Friday"), see `acms.text.date_phrases`. The same turns and facts give the same proposals. Needs no network; much
+    text is read in a worker thread. It writes no summary, so the extractive one stands.
 
     Nothing unmarked becomes a fact: use a model for that, or `ACMS.state`.
     """

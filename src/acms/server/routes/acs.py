@@ -99,7 +99,7 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
             body={**problem, "message": problem["detail"], "request_id": request_id},
             status=problem["status"],
             headers={"X-Request-ID": _quote_header(request_id)},
-            media=problem_details.MEDIA,
+            media=problem_details.MEDIA_TYPE,
         )
 
 

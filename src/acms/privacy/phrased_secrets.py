@@ -11,7 +11,8 @@ import re
 from typing import Literal, TypeAlias
 
 from acms.privacy.detector_types import Detection, Name, ScanBudget
-from acms.privacy.looks import (
+from acms.privacy.rules import get_word_set, join_literals, load_pattern
+from acms.privacy.value_checks import (
     COUNTED,
     COUNTER,
     DIGIT,
@@ -27,7 +28,6 @@ from acms.privacy.looks import (
     skip_match,
     trim_bare_value,
 )
-from acms.privacy.rules import get_word_set, load_pattern, one_of
 
 CLOSE = re.compile(r"""(?>(?:[\\"`\])*]|'(?!s[ \t])){0,6})""")
 MAX_WORDS_BETWEEN, MAX_WORDS_TIED = 7, 9
@@ -380,7 +380,7 @@ _HASH = load_pattern("hash named")
 _EARLIER = load_pattern("earlier")
 _EARLIER_SCRIPT = load_pattern("earlier script")
 _ENTERED = re.compile(
-    rf"(?i)(?<![^\W\d_])(?:{one_of(sorted(get_word_set('enter')))})[ ][\"'`“]?"
+    rf"(?i)(?<![^\W\d_])(?:{join_literals(sorted(get_word_set('enter')))})[ ][\"'`“]?"
     r"(?P<value>[^\s\"'`”]{4,64}+)[\"'`”]?[ ][^.!?\n]{0,60}$"
 )
 

@@ -19,7 +19,7 @@ from acms.text.tokenizer import function_terms, primary_term, split_words
 
 QUESTION_MARKS = ("?", "？", "؟")
 """Signs at the end of a question: those of Latin, Chinese and Arabic script."""
-ROUTINE = 3
+ROUTINE_REPETITIONS = 3
 """Earlier requests of the same form from which on a form is routine."""
 MOST_COMPARED = 256
 """Newest messages with the words of a query that may be requests of its form."""
@@ -27,7 +27,7 @@ MOST_READ = 3
 """Texts that are read to find one with the form of a query: most messages with all its words have it."""
 
 
-class Asking(NamedTuple):
+class AskingMessages(NamedTuple):
     """The messages that ask a query."""
 
     #: Their positions.
@@ -36,7 +36,9 @@ class Asking(NamedTuple):
     query_position: int
 
 
-async def find_asking(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> Asking:
+async def find_asking_messages(
+    storage: StorageBackend, corpus: Corpus, query: Query, text: str
+) -> AskingMessages:
     """Return the messages that ask a query, of which `text` is the wording: they are no answers.
 
     These are the query itself and, if its form is routine, earlier requests of the form, but not the newest of them.
@@ -46,9 +48,9 @@ async def find_asking(storage: StorageBackend, corpus: Corpus, query: Query, tex
     query_position = position if is_verbatim and is_last else -1
     own = NO_POSITIONS if position < 0 else np.array([position])
     repetitions = np.setdiff1d(await _find_repetitions(storage, corpus, text), own)
-    if len(repetitions) < ROUTINE:
-        return Asking(own, query_position)
-    return Asking(np.append(repetitions[:-1], own), query_position)
+    if len(repetitions) < ROUTINE_REPETITIONS:
+        return AskingMessages(own, query_position)
+    return AskingMessages(np.append(repetitions[:-1], own), query_position)
 
 
 async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, text: str) -> tuple[int, bool]:
@@ -113,9 +115,9 @@ def _find_holders_of_all(corpus: Corpus, words: Iterable[str]) -> Ints:
     terms.sort(key=corpus.count_holders)
     codes, _ = corpus.labels
     positions, _ = corpus.postings(terms[0])
-    positions = positions[corpus.roles[0][codes[positions]]]
+    positions = positions[corpus.user_labels[codes[positions]]]
     for term in terms[1:]:
-        if len(positions) < ROUTINE:
+        if len(positions) < ROUTINE_REPETITIONS:
             return NO_POSITIONS
         positions = positions[corpus.counts_at(term, positions) > 0]
     return positions[-MOST_COMPARED:]

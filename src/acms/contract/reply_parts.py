@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from acms.contract import recovery
-from acms.contract.admission import Admitted, best_candidates
+from acms.contract.admission import Admission, best_candidates
 from acms.contract.providers import Answer
-from acms.contract.recovery import Outcome
+from acms.contract.recovery import ProviderOutcome
 from acms.contract.schema import Candidate, Code, Experience, Layer, Lod, Notice
 
 
-def outcome_of_answer(answer: Answer) -> Outcome:
+def outcome_of_answer(answer: Answer) -> ProviderOutcome:
     """Return the outcome of a call."""
     call = answer.call
-    return Outcome(
+    return ProviderOutcome(
         name=call.provider.name,
         layer=call.provider.layer,
         top_k=call.request.top_k,
@@ -115,34 +115,34 @@ def _build_notice(code: Code, message: str) -> Notice:
     return Notice(code=code.value, message=message)
 
 
-def notices_for_selection(admitted: Admitted) -> Iterator[Notice]:
+def notices_for_selection(admission: Admission) -> Iterator[Notice]:
     """Yield the warnings about privacy, the budget and low coverage."""
-    selection = admitted.selection
-    if admitted.withheld:
-        message = f"{admitted.withheld} items were left out: their names tell too much"
+    selection = admission.selection
+    if admission.withheld:
+        message = f"{admission.withheld} items were left out: their names tell too much"
         yield _build_notice(Code.PRIVACY_BLOCKED, message)
-    if admitted.blocked:
-        message = f"of {admitted.blocked} fragments only the id may be shown"
+    if admission.blocked:
+        message = f"of {admission.blocked} fragments only the id may be shown"
         yield _build_notice(Code.PRIVACY_BLOCKED, message)
-    if admitted.redacted:
-        yield _build_notice(Code.REDACTED, f"{admitted.redacted} fragments were redacted")
-    if not selection.fragments and selection.weighed.too_large():
+    if admission.redacted:
+        yield _build_notice(Code.REDACTED, f"{admission.redacted} fragments were redacted")
+    if not selection.fragments and selection.record.has_too_large():
         yield _build_notice(Code.TRUNCATED_BY_BUDGET, "nothing that was found fits the token budget")
     if selection.coverage is not None and selection.coverage < 0.5:
         message = f"the fragments cover {selection.coverage:.0%} of what was asked for"
         yield _build_notice(Code.LOW_COVERAGE, message)
 
 
-def build_experience(admitted: Admitted) -> tuple[Experience, ...]:
+def build_experience(admission: Admission) -> tuple[Experience, ...]:
     """Return the units of experience among the chosen fragments."""
     units: list[Experience] = []
-    for fragment in admitted.selection.fragments:
+    for fragment in admission.selection.fragments:
         if fragment.source is Layer.L4:
             unit = Experience(
                 unit_id=fragment.id,
-                score=admitted.selection.scores[fragment.id],
+                score=admission.selection.scores[fragment.id],
                 summary=fragment.text,
-                refs=admitted.candidates[fragment.id].citations,
+                refs=admission.candidates[fragment.id].citations,
                 reason=_REASON[fragment.lod],
             )
             units.append(unit)

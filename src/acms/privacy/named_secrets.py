@@ -10,26 +10,26 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from acms.privacy import apart, prose
+from acms.privacy import phrased_secrets, separated_secrets
 from acms.privacy.detector_types import Detection, Name, ScanBudget
-from acms.privacy.looks import (  # fmt: skip
+from acms.privacy.rules import get_word_set, join_literals, load_pattern, load_word_lists
+from acms.privacy.value_checks import (  # fmt: skip
     COUNTED,
     COUNTER,
     DIGIT,
     LETTER,
     SCRIPT,
+    end_of_value,
     is_no_value,
     is_stop_word,
     looks_harmless,
     looks_random,
     names_itself,
     rate_randomness,
-    rest_of,
     shannon_entropy,
     skip_match,
     trim_bare_value,
 )  # fmt: skip
-from acms.privacy.rules import get_word_set, load_pattern, load_word_lists, one_of
 
 _KINDS = {word: kind for kind, some in load_word_lists()["names"].items() for word in some}
 _WHOLE_WORDS = frozenset(
@@ -40,8 +40,8 @@ _WHOLE_WORDS = frozenset(
     )
 )
 #: One search finds all names. Most texts are ASCII and need only half of the words.
-_ASCII_NAME = re.compile(one_of([word for word in _KINDS if word.isascii()]))
-_ANY_NAME = re.compile(one_of(list(_KINDS)))
+_ASCII_NAME = re.compile(join_literals([word for word in _KINDS if word.isascii()]))
+_ANY_NAME = re.compile(join_literals(list(_KINDS)))
 #: Prefixes that are joined to a name to form a compound.
 _COMPOUND = re.compile(r"(?:store|key|user|db|root|bind|admin|auth|smtp|mail|ftp|api|wlan|wifi|passwort)$")
 _IDENTIFIER_REST = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
@@ -56,7 +56,7 @@ _FOREIGN_KEY = load_pattern("foreign key")
 #: Lists of names whose values have digits: without a digit nearby there is nothing to find.
 _WITH_DIGITS = frozenset(("code", "code_of", "sign in"))
 _PHRASES = frozenset(load_word_lists()["phrases"])
-_LOCKS = one_of(load_word_lists()["locks"])
+_LOCKS = join_literals(load_word_lists()["locks"])
 _LOCK_BEFORE = re.compile(rf"(?<![^\W\d_])(?:{_LOCKS})[^.!?。]*$")
 _LOCK_AFTER = re.compile(
     rf"[ ](?:{'|'.join(load_word_lists()['of'])})[ ]?(?:[^\W\d_]{{1,12}}+[ '’]){{0,2}}(?:{_LOCKS})"
@@ -259,7 +259,9 @@ def find_named_secrets(text: str, lower_text: str, work: ScanBudget) -> list[Det
         secret = _find_secret(text, lower_text, name, work)
         if secret is None:
             if name.suffix != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
-                detections += apart.find_column_values(text, name.start, name.end, name.kind, work)
+                detections += separated_secrets.find_column_values(
+                    text, name.start, name.end, name.kind, work
+                )
         elif not name.must_look_random or looks_random(text[secret.start : secret.end]):
             detections.append(secret)
             searched_until = secret.end
@@ -269,13 +271,13 @@ def find_named_secrets(text: str, lower_text: str, work: ScanBudget) -> list[Det
 def _find_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
     if name.kind == "header":
-        return apart.find_header_credential(text, name.end, name.word)
+        return separated_secrets.find_header_credential(text, name.end, name.word)
     if name.kind == "cookie":
-        return apart.find_cookie(text, name.end)
+        return separated_secrets.find_cookie(text, name.end)
     if name.kind == "phrase":
-        return apart.find_mnemonic(text, name.end)
+        return separated_secrets.find_mnemonic(text, name.end)
     if name.kind == "sign in":
-        return prose.find_sign_in(text, name)
+        return phrased_secrets.find_sign_in(text, name)
     assignment = _find_assignment(text, lower_text, name)
     if assignment is _NO_ASSIGNMENT:
         return None
@@ -283,7 +285,7 @@ def _find_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> De
         return _find_phrase_or_code(text, name, assignment.offset) or _match_value(text, name, assignment)
     if text[max(0, name.start - 1) : name.start] in ("/", "$") or text[name.end : name.end + 1] in ("(", "_"):
         return None
-    return prose.find_phrased_secret(text, lower_text, name, work)
+    return phrased_secrets.find_phrased_secret(text, lower_text, name, work)
 
 
 def _find_phrase_or_code(text: str, name: Name, offset: int) -> Detection | None:
@@ -294,24 +296,24 @@ def _find_phrase_or_code(text: str, name: Name, offset: int) -> Detection | None
     if name.kind != "password":
         return None
     start = skip_match(_VALUE_BEGIN, text, offset)
-    end = prose.find_phrase(text, start)
+    end = phrased_secrets.find_phrase(text, start)
     if end and not _PHRASE_END.match(text, end):
         end = 0  # more words follow: this is a sentence, not a passphrase
     if "code" in name.form:  # "code" or "stated code": the value may be digits
-        end = end or prose.find_code(text, start, name)
+        end = end or phrased_secrets.find_code(text, start, name)
     return Detection(start, end, "password") if end else None
 
 
 def _find_assignment(text: str, lower_text: str, name: Name) -> _Assignment | None:
     """Return the sign or the command that assigns a value to a name, or None if there is no usable sign."""
     text_before = lower_text[max(0, name.start - 90) : name.start]
-    offset = skip_match(prose.CLOSE, text, name.end)
+    offset = skip_match(phrased_secrets.CLOSE, text, name.end)
     if name.word[-1] == "=":
         return _Assignment(name.end, "=")
     if name.word == "identified by":
         is_quoted = text[name.end + 1 : name.end + 2] in ("'", '"')
         return _Assignment(offset, "=") if is_quoted else _NO_ASSIGNMENT
-    item_offset = apart.find_item_value(text, text_before, name.start, offset)
+    item_offset = separated_secrets.find_item_value(text, text_before, name.start, offset)
     if item_offset is not None:
         return _Assignment(item_offset, "=")
     sign = _SIGN.match(text, offset)
@@ -363,7 +365,7 @@ def _match_value(text: str, name: Name, assignment: _Assignment) -> Detection | 
     if not _is_plausible_value(_Value(text, start, name, sign, is_quoted, is_stated, value)):
         return None
     kind = "bearer_token" if match["scheme"] else name.kind
-    return Detection(start, rest_of(text, end) if is_incomplete else end, kind)
+    return Detection(start, end_of_value(text, end) if is_incomplete else end, kind)
 
 
 _NAMES = re.compile(r"(?>(?:[A-Z]?[a-z]{3,}+[._-]?)+)")

@@ -1,4 +1,4 @@
-"""The look of a value: how random it looks, and whether it looks like something other than a secret."""
+"""Checks of a value: how random it looks, and whether it looks like something other than a secret."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def trim_bare_value(value: str) -> str:
 _REST = re.compile(r"(?>(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*)")
 
 
-def rest_of(text: str, end: int) -> int:
+def end_of_value(text: str, end: int) -> int:
     """Return the end of a value of which only the first characters were checked."""
     return skip_match(_REST, text, end)
 

@@ -12,8 +12,8 @@ from functools import cache
 from typing import NamedTuple
 
 from acms.privacy.detector_types import Detection, ScanBudget
-from acms.privacy.looks import looks_random, names_itself, shannon_entropy, skip_match
-from acms.privacy.rules import compile_pattern, load_pattern, load_table_rows, one_of
+from acms.privacy.rules import compile_pattern, join_literals, load_pattern, load_table_rows
+from acms.privacy.value_checks import looks_random, names_itself, shannon_entropy, skip_match
 
 # ── private keys ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -29,7 +29,7 @@ _KEY_LENGTH = 20_000
 """Characters of a key: RSA keys of 16,384 bits have 13,000."""
 
 
-def private_keys(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_private_keys(text: str, work: ScanBudget) -> Iterator[Detection]:
     """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
     begins = [(match.start(), match.end(), False) for match in _BEGIN.finditer(text)]
     ends = [(match.start(), match.end(), True) for match in _END.finditer(text)]
@@ -157,7 +157,7 @@ def _load_formats() -> _Formats:
     # that is part of an escape, as in "\ntoken" or "%3Dtoken".
     first_characters = "".join(sorted({re.escape(head[0]) for head in shapes}))
     boundary = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
-    heads = re.compile(rf"(?=[{first_characters}]){boundary}(?:{one_of(list(shapes))})")
+    heads = re.compile(rf"(?=[{first_characters}]){boundary}(?:{join_literals(list(shapes))})")
     return _Formats(heads, shapes, infixes)
 
 

@@ -12,7 +12,7 @@ from acms.errors import ACMSError, ConfigurationError
 from acms.observability.logging import log_event
 from acms.ports import Reranker
 from acms.providers.retry import with_retry
-from acms.recall.planner import Pairs, RerankScores
+from acms.recall.planner import RerankRequest, RerankScores
 
 
 class Reranking:
@@ -31,7 +31,7 @@ class Reranking:
         #: Names it in logs and warnings.
         self.model = getattr(reranker, "model", None) or type(reranker).__name__
 
-    async def scores(self, pairs: Pairs) -> RerankScores:
+    async def scores(self, pairs: RerankRequest) -> RerankScores:
         """Return a score for each text, or a warning if the reranker fails, takes too long, or gives invalid scores."""
         try:
             async with asyncio.timeout(self._seconds):

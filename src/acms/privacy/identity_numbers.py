@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from acms.privacy.detector_types import Detection, ScanBudget
-from acms.privacy.rules import compile_pattern, get_word_set, load_table_rows, one_of
+from acms.privacy.rules import compile_pattern, get_word_set, join_literals, load_table_rows
 
 
 def _weighted_sum(digits: str, weights: tuple[int, ...]) -> int:
@@ -125,7 +125,7 @@ def find_national_ids(text: str, lower_text: str, work: ScanBudget) -> Iterator[
                 yield Detection(start, match.end(), "national_id")
 
 
-_PASSPORT = re.compile(one_of(list(get_word_set("passport"))))
+_PASSPORT = re.compile(join_literals(list(get_word_set("passport"))))
 #: Letters and digits of a passport: seven to nine, most of them digits; German ones mix them.
 _VALUE = re.compile(
     r"(?<![\w.+/-])(?=(?:[A-Z]{0,9}[0-9]){4})(?:[A-Z]{1,3}[0-9]{6,8}|[0-9]{2}[A-Z]{2}[0-9]{5}|[CFGHJKLMNPRTVWXYZ][0-9A-Z]{8}|[0-9]{8,9})(?![\w/]|[.-]\w)"

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from functools import cache
 
 from acms.privacy.detector_types import Detection, ScanBudget
-from acms.privacy.looks import (
+from acms.privacy.rules import compile_pattern, get_word_set, load_pattern, load_table_rows
+from acms.privacy.value_checks import (
     DIGIT,
     EXPRESSION,
     LETTER,
+    end_of_value,
     is_placeholder_value,
     is_stop_word,
     looks_harmless,
@@ -20,9 +22,7 @@ from acms.privacy.looks import (
     looks_random,
     names_itself,
     rate_randomness,
-    rest_of,
 )
-from acms.privacy.rules import compile_pattern, get_word_set, load_pattern, load_table_rows
 
 # ── headers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -60,7 +60,7 @@ def find_header_credential(text: str, end: int, word: str) -> Detection | None:
         scheme = "bearer"
     if is_placeholder_value(value) or EXPRESSION.fullmatch(value):
         return None
-    stop = rest_of(text, start + len(value))
+    stop = end_of_value(text, start + len(value))
     if scheme == "basic" and _is_pair(value):
         return Detection(start, stop, "password")
     # Without a scheme less shows that it is a credential, so it must be longer.

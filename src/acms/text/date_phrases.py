@@ -1,4 +1,4 @@
-"""Moments: parse the start and end of a statement's validity from its text, relative to the time of the message.
+"""Parse the start and end of a statement's validity from its text, relative to the time of the message.
 
 "until March", "from 5 May 2027", "since Monday", "next Friday". The words of dates are data, in four languages; only
 the forms below are read, and ambiguous text is ignored. Days are UTC days. "Until" a day includes that day; "until" a
@@ -75,23 +75,23 @@ _AHEAD = re.compile(
     rf"|in (?:\d{{1,3}}|{_COUNT}) (?:{_UNIT}))",
     re.IGNORECASE,
 )
-AHEAD = _AHEAD.pattern
+AHEAD_PATTERN = _AHEAD.pattern
 """What names a day or more to come by how far it is: "next Friday", "tomorrow", "in two weeks"."""
 
 
-class Timed(NamedTuple):
+class DatedStatement(NamedTuple):
     """A statement without its dates, and the period in which it is valid."""
 
     text: str
     period: Period
 
 
-def extract_validity(text: str, said_at: datetime) -> Timed:
+def extract_validity(text: str, said_at: datetime) -> DatedStatement:
     """Split a text into its statement and the period in which that is valid.
 
     A text with two starts, with two ends, or with a date that does not exist is returned unchanged.
     """
-    unchanged = Timed(text, Period())
+    unchanged = DatedStatement(text, Period())
     start: datetime | None = None
     end: datetime | None = None
     kept_parts: list[str] = []
@@ -123,7 +123,7 @@ def extract_validity(text: str, said_at: datetime) -> Timed:
     if start is not None and end is not None and end <= start:
         return unchanged
     statement = "".join([*kept_parts, text[position:]]).strip()
-    return Timed(statement, Period(start, end))
+    return DatedStatement(statement, Period(start, end))
 
 
 def _match_range_end(text: str, position: int) -> re.Match[str] | None:

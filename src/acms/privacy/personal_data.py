@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from acms.privacy.detector_types import Detection, ScanBudget
-from acms.privacy.identity import check_luhn
-from acms.privacy.looks import names_itself
+from acms.privacy.identity_numbers import check_luhn
 from acms.privacy.rules import get_word_set, load_pattern, load_word_lists
+from acms.privacy.value_checks import names_itself
 
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 

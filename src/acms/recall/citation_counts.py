@@ -1,6 +1,6 @@
-"""Uses: how often answers cited each entry, stored in a record of the log.
+"""Count citations: how often answers cited each entry, stored in a record of the log.
 
-Uses are not entries and do not affect the ranking: an entry that was useful once is not more true. They are deleted
+Counts are not entries and do not affect the ranking: an entry that was useful once is not more true. They are deleted
 with an erasure, are not exported, and start empty in a fork.
 """
 
@@ -15,12 +15,12 @@ from acms.model import Json, State
 from acms.ports import HasRecords, StorageBackend
 from acms.results import Citation
 
-RECORD = "citations"
+RECORD_NAME = "citations"
 
 
 async def load_citations(storage: StorageBackend, context: str) -> list[Citation]:
     """Return how often each entry was cited, the one cited last first; none if a store keeps no records."""
-    record = await storage.record(context, RECORD) if isinstance(storage, HasRecords) else None
+    record = await storage.record(context, RECORD_NAME) if isinstance(storage, HasRecords) else None
     return [] if record is None else _parse_citations(record.data)
 
 
@@ -33,13 +33,15 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
     if not ids or not isinstance(storage, HasRecords):
         return
     for retries_left in reversed(range(16)):  # other answers may be counted at the same time
-        record = await storage.record(context, RECORD)
+        record = await storage.record(context, RECORD_NAME)
         citations: list[Citation] = []
         revision = 0
         if record is not None:
             citations, revision = _parse_citations(record.data), record.rev
         try:
-            await storage.put_record(context, RECORD, _count_citations(citations, ids, now), rev=revision)
+            await storage.put_record(
+                context, RECORD_NAME, _count_citations(citations, ids, now), rev=revision
+            )
             return
         except ConflictError:
             if not retries_left:
