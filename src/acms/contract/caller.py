@@ -85,8 +85,9 @@ class Outcome:
 
 
 class CEO:
-    """Asks for context on behalf of a user, within budgets that fit the question.
+    """The caller of the contract (its context and execution orchestrator): asks for context on behalf of a user.
 
+    The budgets of a request fit the user's question.
     `ids` creates message ids, `clock` returns seconds; replace both to make runs reproducible.
     """
 
@@ -100,7 +101,7 @@ class CEO:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._acs = acs
-        #: Fragments of past replies; kept by the policies of the replies.
+        #: Fragments of past replies, retained as the `kv_policy` of each reply advises; None for no cache.
         self.cache = cache
         self._privacy = parse_choice(Privacy, privacy, "privacy")
         self._ids = ids

@@ -119,7 +119,7 @@ class _Rendering(NamedTuple):
         return (self.answers_due - asyncio.get_running_loop().time()) * 1000
 
 
-class _Pile:
+class _AnswerPile:
     """The answers to choose from, released in chunks afterwards: freeing many objects at once blocks other threads."""
 
     def __init__(self, answers: dict[int, Answer], *, reusable: bool) -> None:
@@ -304,7 +304,7 @@ class ACS:
                 message = recovery.describe_outcomes(outcomes)
                 return self._build_error(rendering, code, message, outcomes, 0)
         warnings = reply_parts.notices_for_answers(answers)
-        pile = _Pile(answers, reusable=not is_complete)
+        pile = _AnswerPile(answers, reusable=not is_complete)
         del answers  # the pile holds the last reference and releases it in chunks
         return await self._reply_from_pile(rendering, pile, warnings, outcomes, collected)
 
@@ -316,12 +316,14 @@ class ACS:
         if collected > 0 and all(answer.code is None for answer in answers.values()):
             self._attempts.pop(request.request_id, None)
         warnings = reply_parts.notices_for_answers(answers)
-        return await self._reply_from_pile(rendering, _Pile(answers, reusable=True), warnings, [], collected)
+        return await self._reply_from_pile(
+            rendering, _AnswerPile(answers, reusable=True), warnings, [], collected
+        )
 
     async def _reply_from_pile(
         self,
         rendering: _Rendering,
-        pile: _Pile,
+        pile: _AnswerPile,
         warnings: Sequence[Notice],
         outcomes: Sequence[ProviderOutcome],
         collected: int,
@@ -565,7 +567,7 @@ class ACS:
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _choose(self, rendering: _Rendering, pile: _Pile) -> tuple[Admission, Ledger] | None:
+    async def _choose(self, rendering: _Rendering, pile: _AnswerPile) -> tuple[Admission, Ledger] | None:
         """Choose the fragments, in a thread if there are many candidates; return None if the time runs out."""
         request = rendering.request
         moment = self._clock()
@@ -616,7 +618,7 @@ class ACS:
         outcomes: Sequence[ProviderOutcome],
         collected: int,
     ) -> RenderReply:
-        situation = FailedAttempt(
+        failed_attempt = FailedAttempt(
             request=rendering.request,
             mode=rendering.mode,
             attempt=rendering.attempt,
@@ -625,7 +627,7 @@ class ACS:
             layers=frozenset(provider.layer for provider in self._providers),
             collected=collected,
         )
-        error = recovery.build_envelope(code, message, situation)
+        error = recovery.build_envelope(code, message, failed_attempt)
         return RenderReply(request_id=rendering.request.request_id, error=error)
 
 

@@ -197,17 +197,17 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         "options": options,
         "requestId": request_id,
     }
-    is_for_callers = not is_internal and error.code not in _OPERATOR_CODES
-    if is_for_callers and detail != str(error):
+    is_fixable_by_caller = not is_internal and error.code not in _OPERATOR_CODES
+    if is_fixable_by_caller and detail != str(error):
         problem["pythonDetail"] = str(error)
-    if is_for_callers and options != list(error.options):
+    if is_fixable_by_caller and options != list(error.options):
         problem["pythonOptions"] = list(error.options)
-    problem.update(_serialize_members(error))
+    problem.update(_serialize_extra_fields(error))
     return problem
 
 
-def _serialize_members(error: ACMSError) -> dict[str, Json]:
-    """Return the members of a problem that only some errors have, such as the invalid field."""
+def _serialize_extra_fields(error: ACMSError) -> dict[str, Json]:
+    """Return the fields of a problem that only some errors have, such as the invalid parameter."""
     match error:
         case ValidationError() if error.field:
             message = _detail_for_http(error).removeprefix(f"{error.field}: ")
@@ -271,12 +271,12 @@ def parse_problem(problem: Mapping[str, Json]) -> ACMSError:
     options = [option for option in values if isinstance(option, str)]
     error = error_class.__new__(error_class)  # not called, because the subclasses take other arguments
     ACMSError.__init__(error, text, retryable=problem.get("retryable") is True, options=options)
-    for name, value in _parse_members(error, problem).items():
+    for name, value in _parse_extra_fields(error, problem).items():
         setattr(error, name, value)
     return error
 
 
-def _parse_members(error: ACMSError, problem: Mapping[str, Json]) -> dict[str, Any]:
+def _parse_extra_fields(error: ACMSError, problem: Mapping[str, Json]) -> dict[str, Any]:
     """Return the attributes of an error that only its class has, such as the invalid field."""
     match error:
         case ValidationError():

@@ -163,54 +163,54 @@ _RETRIABLE = frozenset(
 )
 
 
-def build_envelope(code: Code, message: str, situation: FailedAttempt) -> ErrorEnvelope:
+def build_envelope(code: Code, message: str, failed: FailedAttempt) -> ErrorEnvelope:
     """Return the error of a reply, with every option that could succeed."""
     options: list[Option] = []
     for action in _ACTIONS_OF_CODE.get(code, ()):
-        hint = _find_hint(action, code, situation)
+        hint = _find_hint(action, code, failed)
         if hint:
             options.append(Option(action=action, hint=hint))
-    retriable = code in _RETRIABLE and situation.attempt < situation.max_attempts
+    retriable = code in _RETRIABLE and failed.attempt < failed.max_attempts
     if code is Code.DEADLINE_EXCEEDED:  # the same time would be too short again
         retriable = retriable and any(option.action in _RETRIES for option in options)
     return ErrorEnvelope(
         code=code,
         message=message,
         retriable=retriable,
-        attempt=situation.attempt,
-        max_attempts=situation.max_attempts,
+        attempt=failed.attempt,
+        max_attempts=failed.max_attempts,
         options=tuple(options),
     )
 
 
-def _find_hint(action: Action, code: Code, situation: FailedAttempt) -> str:
+def _find_hint(action: Action, code: Code, failed: FailedAttempt) -> str:
     """Return the hint for an action, or "" if it could not succeed."""
-    if action in _RETRIES and situation.attempt >= situation.max_attempts:
+    if action in _RETRIES and failed.attempt >= failed.max_attempts:
         return ""
-    left_ms = situation.request.time_ms - reserve_ms(situation.request.time_ms)
+    left_ms = failed.request.time_ms - reserve_ms(failed.request.time_ms)
     match action:
         case Action.RETRY_WITH_REDUCED_SCOPE:
-            return _find_retry_hint(left_ms, situation)
+            return _find_retry_hint(left_ms, failed)
         case Action.EXPLICIT_L1_EXPANSION:
-            was_used = any(outcome.layer is Layer.L1 for outcome in situation.outcomes)
-            has_l1 = Layer.L1 in situation.layers and not was_used
-            if not has_l1 or situation.mode is Privacy.BLOCK or left_ms < MIN_LIMIT_MS:
+            was_used = any(outcome.layer is Layer.L1 for outcome in failed.outcomes)
+            has_l1 = Layer.L1 in failed.layers and not was_used
+            if not has_l1 or failed.mode is Privacy.BLOCK or left_ms < MIN_LIMIT_MS:
                 return ""
             return "Skip L2 and ask L1, knowledge from outside of the project; tell the user"
         case Action.RETURN_L4_ONLY:
-            return _find_experience_hint(situation)
+            return _find_experience_hint(failed)
         case Action.RETURN_MINIMAL:
-            count = situation.collected
+            count = failed.collected
             result = f"the {count} items collected so far" if count else "an empty context"
             return f"Stop here and return {result}"
         case _:
-            is_repeated = code is Code.INTERNAL and situation.attempt > 1
+            is_repeated = code is Code.INTERNAL and failed.attempt > 1
             return "" if is_repeated else "Ask once more, unchanged"
 
 
-def _find_retry_hint(left_ms: float, situation: FailedAttempt) -> str:
+def _find_retry_hint(left_ms: float, failed: FailedAttempt) -> str:
     """Return the hint for a retry with reduced scope, or "" if there is no failure or no time for it."""
-    failures = [outcome for outcome in situation.outcomes if outcome.code is not None]
+    failures = [outcome for outcome in failed.outcomes if outcome.code is not None]
     if not failures:
         return ""
     main = find_main_failure(failures)
@@ -221,11 +221,11 @@ def _find_retry_hint(left_ms: float, situation: FailedAttempt) -> str:
     return f"Ask {main.layer} for {top_k} instead of {main.top_k} items, within {limit_ms:.0f} ms"
 
 
-def _find_experience_hint(situation: FailedAttempt) -> str:
+def _find_experience_hint(failed: FailedAttempt) -> str:
     """Return the hint for returning experience alone, or "" if there is none or the request excluded it."""
-    if Layer.L4 not in situation.layers or situation.request.experience_top_k == 0:
+    if Layer.L4 not in failed.layers or failed.request.experience_top_k == 0:
         return ""
-    experience_outcomes = [outcome for outcome in situation.outcomes if outcome.layer is Layer.L4]
+    experience_outcomes = [outcome for outcome in failed.outcomes if outcome.layer is Layer.L4]
     if experience_outcomes and not any(outcome.found for outcome in experience_outcomes):
         return ""
     return "Return what was learned from past tasks, and nothing else"

@@ -296,12 +296,12 @@ def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tok
 # ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run_quality_profile(items: Sequence[Item], size: int, tokens_max: int) -> _Run:
+def _run_quality_profile(items: Sequence[Item], requested_count: int, tokens_max: int) -> _Run:
     """Choose from the relevant items, then from the others, then fill the remaining tokens.
 
-    `size` is the number of requested entities.
+    `requested_count` is the number of requested entities.
     """
-    tiers, filling_items, ranks_below_floor = _split_tiers(items, size)
+    tiers, filling_items, ranks_below_floor = _split_tiers(items, requested_count)
     chosen_items: list[_Chosen] = []
     for tier in tiers:
         chosen_items += _choose_best(tier, tokens_max - _sum_costs(chosen_items))
@@ -329,8 +329,10 @@ def _filling_order(item: Item) -> tuple[bool, float, int]:
     return item.claimed is not None, -(item.claimed or 0.0), item.rank
 
 
-def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], list[Item], list[int]]:
-    """Score the items and split them into tiers; `size` is the number of requested entities.
+def _split_tiers(
+    items: Sequence[Item], requested_count: int
+) -> tuple[list[list[Item]], list[Item], list[int]]:
+    """Score the items and split them into tiers; `requested_count` is the number of requested entities.
 
     Return ([relevant items, other items], items that fill the remaining tokens, ranks of items below the floor).
     """
@@ -343,9 +345,9 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
     filling_items: list[Item] = []
     ranks_below_floor: list[int] = []
     for item in items:
-        _set_benefit(item, size)
+        _set_benefit(item, requested_count)
         purpose = item.candidate.purpose
-        is_wanted = bool(item.entities) or not size
+        is_wanted = bool(item.entities) or not requested_count
         if item.claimed is not None and not (is_wanted or purpose or item.claimed >= floor):
             ranks_below_floor.append(item.rank)
         elif purpose is Purpose.FILL:
@@ -357,18 +359,18 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
     return [relevant, other_items], filling_items, ranks_below_floor
 
 
-def _set_benefit(item: Item, size: int) -> None:
-    """Set the benefit and score of an item while no other is chosen; `size` is the number of requested entities."""
-    share = RELEVANCE_SHARE if size else 1.0
+def _set_benefit(item: Item, requested_count: int) -> None:
+    """Set the benefit and score of an item while no other is chosen."""
+    share = RELEVANCE_SHARE if requested_count else 1.0
     if item.claimed is None:
-        item.weight = OVERLAP / size if size else 0.0
+        item.weight = OVERLAP / requested_count if requested_count else 0.0
         # Recency and citations count only in proportion to the overlap.
         if item.entities:
             item.static *= item.overlap
     else:
         # The provider's relevance already includes recency: it is not added again (decision 0007).
         item.static = item.claimed * ((1 - CITATION) * share + CITATION * item.citation)
-        item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
+        item.weight = (1 - CITATION) * (1 - share) / requested_count if requested_count else 0.0
     item.benefit = item.static + item.weight * len(item.entities)
     item.score = compute_score(item.benefit, item.costs[-1])
 

@@ -126,14 +126,14 @@ class SessionMemory:
         )
 
         def build() -> Iterator[Candidate]:
-            rows = further_entries | {entry.id: entry for entry in whole_log if _has_live_content(entry)}
+            entries = further_entries | {entry.id: entry for entry in whole_log if _has_live_content(entry)}
             for item, purpose in offered_items:
-                row = rows.pop(item.id, None)
-                candidate = None if row is None else self._item_candidate(item, row, purpose=purpose)
+                entry = entries.pop(item.id, None)
+                candidate = None if entry is None else self._item_candidate(item, entry, purpose=purpose)
                 if candidate is not None:
                     yield candidate
-            for row in rows.values():
-                yield self._message_candidate(row, labels.label_of_entry(row))
+            for entry in entries.values():  # the rest of a short log
+                yield self._message_candidate(entry, labels.label_of_entry(entry))
 
         size = _estimate_characters(whole_log) + _estimate_characters(further_entries.values())
         return await off_loop(lambda: _collect_candidates(build()), size)
@@ -152,17 +152,19 @@ class SessionMemory:
         foreign = await self._read_other_sessions(recalled)
 
         def build() -> Iterator[Candidate]:
-            for row in marks:
-                yield self._episode_candidate(row, labels.label_of_entry(row))
-            for item, row in foreign.items:
-                candidate = self._item_candidate(item, row, source=Layer.L4)
+            for entry in marks:
+                yield self._episode_candidate(entry, labels.label_of_entry(entry))
+            for item, entry in foreign.items:
+                candidate = self._item_candidate(item, entry, source=Layer.L4)
                 if candidate is not None:
                     yield candidate
-            for row, score in foreign.marks:
-                yield self._episode_candidate(row, foreign.labels[row.context].label_of_entry(row), score)
+            for entry, score in foreign.marks:
+                yield self._episode_candidate(
+                    entry, foreign.labels[entry.context].label_of_entry(entry), score
+                )
 
-        rows = [*marks, *(row for _, row in foreign.items), *(row for row, _ in foreign.marks)]
-        return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(rows))
+        entries = [*marks, *(entry for _, entry in foreign.items), *(entry for entry, _ in foreign.marks)]
+        return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(entries))
 
     async def _read_other_sessions(self, recalled_here: SessionRecall) -> _OtherSessions:
         """Recall facts, summaries, marked messages and summaries of episodes of other sessions of the namespace.
@@ -183,11 +185,11 @@ class SessionMemory:
         foreign = await self._read_foreign_entries([*(item.id for item in recalled), *scores], recalled_here)
         items: list[tuple[ContextItem, Entry]] = []
         for item in recalled:
-            row = foreign.get(item.id)
-            if row is not None and (row.kind is not Kind.MESSAGE or row.markers):
-                items.append((item, row))
-        marks = [(row, scores[id]) for id, row in foreign.items() if id in scores and is_reflection_mark(row)]
-        contexts = {row.context for row, _ in marks}
+            entry = foreign.get(item.id)
+            if entry is not None and (entry.kind is not Kind.MESSAGE or entry.markers):
+                items.append((item, entry))
+        marks = [(entry, scores[id]) for id, entry in foreign.items() if id in scores and is_reflection_mark(entry)]
+        contexts = {entry.context for entry, _ in marks}
         labels = await asyncio.gather(*map(self._labels_of, contexts))
         return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))
 
@@ -195,13 +197,13 @@ class SessionMemory:
         self, ids: Sequence[str], recalled_here: SessionRecall
     ) -> dict[str, Entry]:
         """Return the entries with these ids that belong to other sessions and were not recalled here, by id."""
-        rows = await self._read_entries(ids)
-        excluded = await self._excluded_versions(recalled_here, {row.context for row in rows.values()})
+        entries = await self._read_entries(ids)
+        excluded = await self._excluded_versions(recalled_here, {entry.context for entry in entries.values()})
         recalled_ids = {item.id for item in (*recalled_here.answers, *recalled_here.filling)}
         foreign: dict[str, Entry] = {}
-        for id, row in rows.items():
-            if id not in recalled_ids and row.version > excluded.get(row.context, 0):
-                foreign[id] = row
+        for id, entry in entries.items():
+            if id not in recalled_ids and entry.version > excluded.get(entry.context, 0):
+                foreign[id] = entry
         return foreign
 
     async def _excluded_versions(
@@ -278,50 +280,56 @@ class SessionMemory:
         has_derived = head.version > head.messages
         return Labels(await valid_times_at(storage, context, head, head.version) if has_derived else {})
 
-    def _episode_candidate(self, row: Entry, label: str, relevance: float | None = None) -> Candidate:
-        content = attach_label(row.content, label)
-        candidate = self._candidate(row, content, lod=Lod.MICRO, citations=(f"episode:{row.episode}",))
+    def _episode_candidate(self, entry: Entry, label: str, relevance: float | None = None) -> Candidate:
+        content = attach_label(entry.content, label)
+        candidate = self._candidate(entry, content, lod=Lod.MICRO, citations=(f"episode:{entry.episode}",))
         return replace(candidate, source=Layer.L4, relevance=relevance)
 
     def _item_candidate(
-        self, item: ContextItem, row: Entry, source: Layer = Layer.L2, purpose: Purpose | None = None
+        self, item: ContextItem, entry: Entry, source: Layer = Layer.L2, purpose: Purpose | None = None
     ) -> Candidate | None:
         """Return a recalled item as a candidate, with its score as relevance if it was ranked; None if it is blank.
 
         The newest messages that are not answers have no relevance: they fill the budget regardless of their content.
         """
         if item.redaction is not None:  # a reply applies its own redaction stage
-            item = replace(item, content=row.content + _label_in(item.content, row))
+            item = replace(item, content=entry.content + _label_in(item.content, entry))
         if not item.content.strip():
             return None
         is_newest = purpose is Purpose.FILL and item.source is Origin.CURRENT
         if item.source is Origin.FACT:
-            about = f"{row.data.get('subject', '')} {row.data.get('attribute', '')} "
-            candidate = self._candidate(row, item.content, lod=Lod.MACRO, citations=row.sources, about=about)
+            about = f"{entry.data.get('subject', '')} {entry.data.get('attribute', '')} "
+            candidate = self._candidate(
+                entry, item.content, lod=Lod.MACRO, citations=entry.sources, about=about
+            )
         else:
             lead = prefix_speaker(item.speaker, "")
-            candidate = self._entry_candidate(row, item.content, lead, shortened=item.truncated)
+            candidate = self._entry_candidate(entry, item.content, lead, shortened=item.truncated)
         relevance = None if is_newest else item.score or None
         return replace(candidate, source=source, relevance=relevance, purpose=purpose)
 
-    def _message_candidate(self, row: Entry, label: str) -> Candidate:
-        lead = "" if row.kind is Kind.SUMMARY else prefix_speaker(resolve_speaker(row.actor, row.role), "")
-        candidate = self._entry_candidate(row, attach_label(row.content, label), lead)
+    def _message_candidate(self, entry: Entry, label: str) -> Candidate:
+        lead = (
+            "" if entry.kind is Kind.SUMMARY else prefix_speaker(resolve_speaker(entry.actor, entry.role), "")
+        )
+        candidate = self._entry_candidate(entry, attach_label(entry.content, label), lead)
         return replace(candidate, purpose=Purpose.FILL)
 
-    def _entry_candidate(self, row: Entry, content: str, lead: str, *, shortened: bool = False) -> Candidate:
-        is_summary = row.kind is Kind.SUMMARY
+    def _entry_candidate(
+        self, entry: Entry, content: str, lead: str, *, shortened: bool = False
+    ) -> Candidate:
+        is_summary = entry.kind is Kind.SUMMARY
         return self._candidate(
-            row,
+            entry,
             content,
             lod=Lod.MICRO if is_summary or shortened else Lod.ATOMIC,
-            citations=row.sources if is_summary else (row.id,),
+            citations=entry.sources if is_summary else (entry.id,),
             lead=lead,
         )
 
     def _candidate(
         self,
-        row: Entry,
+        entry: Entry,
         content: str,
         *,
         lod: Lod,
@@ -334,22 +342,24 @@ class SessionMemory:
         `lead` is put before the text, and `about` only adds entities. A blocked entry has no text, and only the
         entities that the request names.
         """
-        mode = strictest_mode(self._mode, self._session.internals.redactor.mode or Privacy.ALLOW, row.privacy)
+        mode = strictest_mode(
+            self._mode, self._session.internals.redactor.mode or Privacy.ALLOW, entry.privacy
+        )
         candidate = Candidate(
-            id=row.id,
+            id=entry.id,
             source=Layer.L2,
             lod=lod,
-            timestamp=row.created_at,
-            external=trust.trust_of_entry(row) is Trust.EXTERNAL,
+            timestamp=entry.created_at,
+            external=trust.trust_of_entry(entry) is Trust.EXTERNAL,
         )
         if mode is Privacy.BLOCK:
             names = tuple(name for name in extract_entities(about + content) if name in self._requested_names)
             return replace(candidate, entities=names, privacy=mode)
         redacted: str | None = None
-        if content != row.content:
-            redacted = redact_excerpt(content, row.content, mode)
+        if content != entry.content:
+            redacted = redact_excerpt(content, entry.content, mode)
         if redacted is None:
-            redacted = redact_text(row.content, mode).text + _label_in(content, row)
+            redacted = redact_text(entry.content, mode).text + _label_in(content, entry)
         text = redact_text(lead, mode).text + redacted
         return replace(
             candidate,
@@ -357,13 +367,13 @@ class SessionMemory:
             entities=extract_entities(about + redacted),
             citations=citations,
             variants=_build_variants(text, lod),
-            privacy=row.privacy,
+            privacy=entry.privacy,
         )
 
 
-def _estimate_characters(rows: Iterable[Entry]) -> int:
+def _estimate_characters(entries: Iterable[Entry]) -> int:
     """Return the approximate number of characters to read: both the shown and the stored text of each entry."""
-    return sum(2 * len(row.content) for row in rows)
+    return sum(2 * len(entry.content) for entry in entries)
 
 
 def _collect_candidates(candidates: Iterable[Candidate]) -> SessionCandidates:
@@ -375,14 +385,14 @@ def _collect_candidates(candidates: Iterable[Candidate]) -> SessionCandidates:
     return SessionCandidates(tuple(collected), sum(map(size, collected)))
 
 
-def _label_in(content: str, row: Entry) -> str:
+def _label_in(content: str, entry: Entry) -> str:
     """Return the label that was added to an entry's text, with the space before it, or an empty string."""
     label = label_at_end(content)
-    return "" if row.content.endswith(label) else label
+    return "" if entry.content.endswith(label) else label
 
 
-def _has_live_content(row: Entry) -> bool:
-    return row.state is State.LIVE and bool(row.content.strip())
+def _has_live_content(entry: Entry) -> bool:
+    return entry.state is State.LIVE and bool(entry.content.strip())
 
 
 def _build_variants(text: str, lod: Lod) -> tuple[Variant, ...]:

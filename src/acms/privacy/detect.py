@@ -86,7 +86,7 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
         return [SensitiveSpan(0, len(text), "secret", clear=True)]
 
 
-def _search_until_clean(text: str, mode: Privacy, work: ScanBudget) -> list[SensitiveSpan]:
+def _search_until_clean(text: str, mode: Privacy, scan_budget: ScanBudget) -> list[SensitiveSpan]:
     """Search a text, then the pieces between the findings, `SEARCH_ROUNDS` times; skip existing redaction marks."""
     sensitive_spans: list[SensitiveSpan] = []
     pieces = [(0, len(text))]
@@ -95,7 +95,7 @@ def _search_until_clean(text: str, mode: Privacy, work: ScanBudget) -> list[Sens
     for round in range(SEARCH_ROUNDS):
         remaining: list[tuple[int, int]] = []
         for start, end in pieces:
-            spans = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
+            spans = _merge_overlaps(_run_detectors(text[start:end], mode, scan_budget), start)
             if not spans:
                 continue
             if round == SEARCH_ROUNDS - 1:  # still not clean: remove the whole piece
@@ -144,36 +144,39 @@ def safe_key(key: str) -> bool:
     return not find_sensitive_spans(key)
 
 
-def _run_detectors(text: str, mode: Privacy, work: ScanBudget) -> list[Detection]:
+def _run_detectors(text: str, mode: Privacy, scan_budget: ScanBudget) -> list[Detection]:
     """Return the findings of all detectors that may find something: cheap tests of the text rule out the others."""
     lower_text = lower_keeping_offsets(text)
-    detections = [*secret_formats.find_tokens(text, work), *find_named_secrets(text, lower_text, work)]
-    detections += separated_secrets.find_command_secrets(text, lower_text, work)
+    detections = [
+        *secret_formats.find_tokens(text, scan_budget),
+        *find_named_secrets(text, lower_text, scan_budget),
+    ]
+    detections += separated_secrets.find_command_secrets(text, lower_text, scan_budget)
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
-        detections += secret_formats.find_private_keys(text, work)
+        detections += secret_formats.find_private_keys(text, scan_budget)
     if "://" in text:
-        detections += secret_formats.find_credential_urls(text, work)
+        detections += secret_formats.find_credential_urls(text, scan_budget)
     if "@" in text:
-        detections += personal_data.find_host_logins(text, work)
+        detections += personal_data.find_host_logins(text, scan_budget)
     if "pas" in lower_text or not lower_text.isascii():
-        detections += identity_numbers.find_passports(text, lower_text, work)
+        detections += identity_numbers.find_passports(text, lower_text, scan_budget)
     has_digits = _DIGITS.search(text) is not None
     if has_digits:
-        detections += personal_data.find_ibans(text, work)
-        detections += personal_data.find_card_numbers(text, work)
-        detections += identity_numbers.find_national_ids(text, lower_text, work)
+        detections += personal_data.find_ibans(text, scan_budget)
+        detections += personal_data.find_card_numbers(text, scan_budget)
+        detections += identity_numbers.find_national_ids(text, lower_text, scan_budget)
     if mode != Privacy.ALLOW:
-        detections += _find_personal_data(text, has_digits, work)
+        detections += _find_personal_data(text, has_digits, scan_budget)
     return detections
 
 
-def _find_personal_data(text: str, has_digits: bool, work: ScanBudget) -> list[Detection]:
+def _find_personal_data(text: str, has_digits: bool, scan_budget: ScanBudget) -> list[Detection]:
     """Find the kinds that are removed only under `redact`."""
     detections: list[Detection] = []
     if "@" in text or "at" in text:
-        detections += personal_data.find_emails(text, work)
+        detections += personal_data.find_emails(text, scan_budget)
     if has_digits:
-        detections += personal_data.find_phone_numbers(text, work)
+        detections += personal_data.find_phone_numbers(text, scan_budget)
     return detections
 
 

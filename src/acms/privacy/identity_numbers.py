@@ -105,14 +105,14 @@ _OTHER_NUMBER = re.compile(
 _SEPARATORS = re.compile(r"[ .+-]")
 
 
-def find_national_ids(text: str, lower_text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_national_ids(text: str, lower_text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find national identity numbers."""
     for row in load_table_rows("numbers"):
         names = row["names"]
         if names and not any(name in lower_text for name in names):
             continue
         for match in compile_pattern(row["shape"]).finditer(text):
-            work.spend(100)
+            scan_budget.spend(100)
             start = match.start()
             text_before = lower_text[max(0, start - 64) : start]  # a label and a few words
             if text_before[-1:].isalnum() or text_before[-1:] in ("_", ".", "+", "/", "-"):
@@ -132,10 +132,10 @@ _VALUE = re.compile(
 )
 
 
-def find_passports(text: str, lower_text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_passports(text: str, lower_text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find passport numbers by their shape, at most 40 characters after the word on the same line."""
     for name in _PASSPORT.finditer(lower_text):
-        work.spend(100)
+        scan_budget.spend(100)
         stop = name.end() + 40
         line = lower_text.find("\n", name.end(), stop)
         value = _VALUE.search(text, name.end(), line if line >= 0 else stop)

@@ -69,10 +69,10 @@ def lower_keeping_offsets(text: str) -> str:
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
-def find_secret_names(text: str, lower_text: str, work: ScanBudget) -> Iterator[Name]:
+def find_secret_names(text: str, lower_text: str, scan_budget: ScanBudget) -> Iterator[Name]:
     """Find names of secrets."""
     for match in (_ASCII_NAME if lower_text.isascii() else _ANY_NAME).finditer(lower_text):
-        work.spend(100)
+        scan_budget.spend(100)
         name = _read_name(text, lower_text, match.start(), match.end(), match[0])
         if name:
             yield name
@@ -249,18 +249,18 @@ _SET_COMMAND = load_pattern("set before")
 _LOGIN_COMMAND = load_pattern("login before")
 
 
-def find_named_secrets(text: str, lower_text: str, work: ScanBudget) -> list[Detection]:
+def find_named_secrets(text: str, lower_text: str, scan_budget: ScanBudget) -> list[Detection]:
     """Find passwords, keys, tokens and secrets that are named in prose, code, configuration, headers and commands."""
     detections: list[Detection] = []
     searched_until = 0
-    for name in find_secret_names(text, lower_text, work):
+    for name in find_secret_names(text, lower_text, scan_budget):
         if name.start < searched_until:  # the name is part of a value that was found
             continue
-        secret = _find_secret(text, lower_text, name, work)
+        secret = _find_secret(text, lower_text, name, scan_budget)
         if secret is None:
             if name.suffix != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
                 detections += separated_secrets.find_column_values(
-                    text, name.start, name.end, name.kind, work
+                    text, name.start, name.end, name.kind, scan_budget
                 )
         elif not name.must_look_random or looks_random(text[secret.start : secret.end]):
             detections.append(secret)
@@ -268,7 +268,7 @@ def find_named_secrets(text: str, lower_text: str, work: ScanBudget) -> list[Det
     return detections
 
 
-def _find_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> Detection | None:
+def _find_secret(text: str, lower_text: str, name: Name, scan_budget: ScanBudget) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
     if name.kind == "header":
         return separated_secrets.find_header_credential(text, name.end, name.word)
@@ -285,7 +285,7 @@ def _find_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> De
         return _find_phrase_or_code(text, name, assignment.offset) or _match_value(text, name, assignment)
     if text[max(0, name.start - 1) : name.start] in ("/", "$") or text[name.end : name.end + 1] in ("(", "_"):
         return None
-    return phrased_secrets.find_phrased_secret(text, lower_text, name, work)
+    return phrased_secrets.find_phrased_secret(text, lower_text, name, scan_budget)
 
 
 def _find_phrase_or_code(text: str, name: Name, offset: int) -> Detection | None:

@@ -62,11 +62,11 @@ def _is_dummy_email(name: str, domain: str) -> bool:
     return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
 
 
-def find_emails(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_emails(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find email addresses."""
     previous = 0
     for domain in _DOMAIN.finditer(text):
-        work.spend(300)
+        scan_budget.spend(300)
         at_sign = domain.start()
         name = _read_local_part(text[max(previous, at_sign - 64) : at_sign])
         previous = domain.end()
@@ -101,11 +101,11 @@ _USER = load_pattern("user")
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
-def find_host_logins(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_host_logins(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find `user:password@host:port` without a scheme."""
     searched_until = 0
     for host in _HOST.finditer(text):
-        work.spend(100)
+        scan_budget.spend(100)
         user = _USER.search(text, max(searched_until, host.start() - 98), host.start())
         if user and user[1].lower() not in get_word_set("mail headers") and not names_itself(user[2]):
             searched_until = host.end()
@@ -139,10 +139,10 @@ _MAX_DIGITS = 13
 """Digits of the longest telephone number that is recognized without a country code."""
 
 
-def find_phone_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_phone_numbers(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find telephone numbers: international ones, national ones in groups, and any that the text calls one."""
     for match in _DIGITS.finditer(text):
-        work.spend(100)
+        scan_budget.spend(100)
         start, number = match.start(), match[0].rstrip("( \u00a0\u2009\u202f.-/")
         stop = start + len(number)
         if number.count(")") > number.count("("):
@@ -240,12 +240,12 @@ _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?>(?:[ \u00a0-]?[A-Z0-9]){11,30})")
 _LOWER_CASE_IBAN = re.compile(r"[a-z]{2}[0-9]{2}(?>(?:[ \u00a0-]?[a-z0-9]){11,30})")
 
 
-def find_ibans(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_ibans(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find international bank account numbers with valid length and checksum."""
     for match in chain(
         _IBAN.finditer(text), _LOWER_CASE_IBAN.finditer(text) if "iban" in text.lower() else ()
     ):
-        work.spend(50)
+        scan_budget.spend(50)
         start, candidate = match.start(), match[0].upper()
         size = load_word_lists()["ibans"].get(candidate[:2])
         if not size or _joins_word(text[start - 1 : start]):
@@ -273,10 +273,10 @@ _PAID = load_pattern("card paid")
 _ISSUERS = load_pattern("card issuers")
 
 
-def find_card_numbers(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_card_numbers(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find numbers of payment cards: a known issuer, the usual grouping, a valid Luhn checksum."""
     for match in _CARD.finditer(text):
-        work.spend(50)
+        scan_budget.spend(50)
         start, gap = match.start(), match["gap"]
         previous_character = text[start - 1 : start]
         if _joins_word(previous_character) or previous_character in ("_", ".", "-", "/"):

@@ -44,9 +44,9 @@ _STOPS = (".", "?", "!", ";")
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
-def find_phrased_secret(text: str, lower_text: str, name: Name, work: ScanBudget) -> Detection | None:
+def find_phrased_secret(text: str, lower_text: str, name: Name, scan_budget: ScanBudget) -> Detection | None:
     """Return the value that a sentence gives for a name."""
-    work.spend(300)
+    scan_budget.spend(300)
     return (
         _find_after(text, lower_text, name)
         or _find_before(text, lower_text, name)

@@ -164,12 +164,12 @@ def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tup
     if not entry.parts:
         spans = find_sensitive_spans(original, mode)
         return tuple((span.start, span.end, len(redaction_mark(span.kind))) for span in spans)
-    start = common_prefix_length(original, content)
-    end = common_prefix_length(reversed(original[start:]), reversed(content[start:]))
+    start = _common_prefix_length(original, content)
+    end = _common_prefix_length(reversed(original[start:]), reversed(content[start:]))
     return ((start, len(original) - end, len(content) - end - start),)
 
 
-def common_prefix_length(first: Iterable[str], second: Iterable[str]) -> int:
+def _common_prefix_length(first: Iterable[str], second: Iterable[str]) -> int:
     """Return how many characters two texts have in common at their start."""
     count = 0
     for first_character, second_character in zip(first, second, strict=False):

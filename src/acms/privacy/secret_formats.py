@@ -29,14 +29,14 @@ _KEY_LENGTH = 20_000
 """Characters of a key: RSA keys of 16,384 bits have 13,000."""
 
 
-def find_private_keys(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_private_keys(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
     begins = [(match.start(), match.end(), False) for match in _BEGIN.finditer(text)]
     ends = [(match.start(), match.end(), True) for match in _END.finditer(text)]
     boundaries = sorted([*begins, *ends])
     searched_until = 0
     for index, (start, end, is_end) in enumerate(boundaries):
-        work.spend(200)
+        scan_budget.spend(200)
         if start < searched_until:
             continue
         following = boundaries[index + 1] if index + 1 < len(boundaries) else None
@@ -83,11 +83,11 @@ _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@
 VARIABLE = load_pattern("variable")
 
 
-def find_credential_urls(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_credential_urls(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find `scheme://user:password@host…`, whole."""
     separator = text.find("://")
     while separator >= 0:
-        work.spend(100)
+        scan_budget.spend(100)
         search_from = separator + 3
         match = _CREDENTIALS.match(text, separator)
         scheme = _SCHEME.search(text, max(0, separator - 32), separator) if match else None
@@ -161,10 +161,10 @@ def _load_formats() -> _Formats:
     return _Formats(heads, shapes, infixes)
 
 
-def find_tokens(text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_tokens(text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find tokens that are identified by their prefix or by a literal inside them."""
     for run in _RUN.finditer(text):
-        work.spend(run.end() - run.start())
+        scan_budget.spend(run.end() - run.start())
         yield from _find_tokens_in_run(text, run.start(), run.end())
     for literal, shape, kind in _load_formats().infixes:
         if literal in text:

@@ -121,7 +121,9 @@ _ROW_LENGTH = 1200
 """Characters of a row."""
 
 
-def find_column_values(text: str, start: int, end: int, kind: str, work: ScanBudget) -> list[Detection]:
+def find_column_values(
+    text: str, start: int, end: int, kind: str, scan_budget: ScanBudget
+) -> list[Detection]:
     """Return the values below a name that is a column header, in CSV or in a Markdown table.
 
     The name of a secret of a kind is at `start` to `end`. The table ends with a row that has other columns.
@@ -143,7 +145,7 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: ScanBud
     title = text[start:end].lower()
     detections: list[Detection] = []
     for _ in range(200):  # rows; bounded, because a text may have thousands of lines that look like headers
-        work.spend(300)
+        scan_budget.spend(300)
         begin = stop + 1
         stop = text.find("\n", begin, begin + _ROW_LENGTH - 1)
         if stop < 0:
@@ -186,7 +188,7 @@ def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
     return [(compile_pattern(sign), literals) for sign, literals in literals_by_sign.items()]
 
 
-def find_command_secrets(text: str, lower_text: str, work: ScanBudget) -> Iterator[Detection]:
+def find_command_secrets(text: str, lower_text: str, scan_budget: ScanBudget) -> Iterator[Detection]:
     """Find the passwords and keys that commands, calls and addresses contain, by rows of data."""
     rows = load_table_rows("commands")
     for sign, literals in _index_commands():
@@ -196,7 +198,7 @@ def find_command_secrets(text: str, lower_text: str, work: ScanBudget) -> Iterat
             row = rows[number]
             required = compile_pattern(row.get("near", ""))
             kind = "api_key" if row["look"] == "drawn" else "password"
-            work.spend(len(text))
+            scan_budget.spend(len(text))
             for match in compile_pattern(row["shape"]).finditer(text):
                 value = match[1].rstrip(".,;?)")
                 text_before = lower_text[max(0, match.start() - 100) : match.start()]

@@ -44,10 +44,10 @@ class _Chat(SDKChat):
             **settings,
         )
 
-    def _form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _schema_setting(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
-    def _read(self, answer: Any) -> tuple[str, bool]:
+    def _extract_text(self, answer: Any) -> tuple[str, bool]:
         text = "".join(block.text for block in answer.content if block.type == "text")
         return text, answer.stop_reason == "refusal"
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments that providers of models share."""
+"""Checks and preparation of arguments, shared by providers of models."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def check_texts(texts: Sequence[object]) -> None:
     """Raise `ValidationError` unless these are texts: a text alone is no list of them."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise ValidationError("must be a list of texts", field="texts")
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates (half characters), which a tokenizer refuses, by question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from acms.errors import ACMSError, ConfigurationError, MissingExtraError, ProviderError, ValidationError
-from acms.providers.arguments import check_texts, validate_positive_int
+from acms.providers.arguments import check_texts, replace_surrogates, validate_positive_int
 from acms.providers.model_prompts import PromptPrefixes, find_prompts, name_vector_space
 from acms.runtime.threads import in_thread
 
@@ -121,7 +121,7 @@ class FastEmbedEmbedder:
         check_texts(texts)
         if not len(texts):
             return np.empty((0, self.dimension), np.float32)
-        prompted_texts = [self._prompts.passage + _replace_surrogates(text) for text in texts]
+        prompted_texts = [self._prompts.passage + replace_surrogates(text) for text in texts]
         return await self._model.run(
             lambda model: _stack_normalized(model.passage_embed(prompted_texts, batch_size=_BATCH))
         )
@@ -130,7 +130,7 @@ class FastEmbedEmbedder:
         """Return the unit vector of a question, to be compared with those of `embed`: float32 of shape (dimension,)."""
         if not isinstance(text, str):
             raise ValidationError("must be a text", field="text")
-        prompted_text = self._prompts.query + _replace_surrogates(text)
+        prompted_text = self._prompts.query + replace_surrogates(text)
         return (await self._model.run(lambda model: _stack_normalized(model.query_embed(prompted_text))))[0]
 
 
@@ -173,8 +173,8 @@ class FastEmbedReranker:
         check_texts(texts)
         if not texts:
             return []
-        clean_texts = [_replace_surrogates(text) for text in texts]
-        clean_query = _replace_surrogates(query)
+        clean_texts = [replace_surrogates(text) for text in texts]
+        clean_query = replace_surrogates(query)
 
         def score(model: Any) -> list[float]:
             return list(model.rerank(clean_query, clean_texts, batch_size=_BATCH))
@@ -189,11 +189,6 @@ def _import_fastembed(module: str = "fastembed") -> Any:
         return import_module(module)
     except ImportError as missing:
         raise MissingExtraError("fastembed", "fastembed") from missing
-
-
-def _replace_surrogates(text: str) -> str:
-    """Replace lone surrogates (half characters), which a tokenizer refuses, by question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stack_normalized(vectors: Any) -> NDArray[np.float32]:

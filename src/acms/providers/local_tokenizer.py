@@ -11,6 +11,7 @@ from typing import Any
 from acms.errors import ConfigurationError
 from acms.model import Json
 from acms.prompt_types import Exactness
+from acms.providers.arguments import replace_surrogates
 
 __all__ = ["LocalTokenizer"]
 
@@ -57,7 +58,7 @@ class LocalTokenizer:
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`, without special tokens at its ends."""
-        return len(self._tokenizer.encode(_replace_surrogates(text), add_special_tokens=False).ids)
+        return len(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).ids)
 
     async def count_request(self, payload: Mapping[str, Json], *, model: str) -> int:
         """Return the tokens of a request of the form of Chat Completions, as the chat template writes it."""
@@ -71,11 +72,6 @@ class LocalTokenizer:
             **self._variables,
         )
         return self.count(prompt)
-
-
-def _replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which no tokenizer can read, by question marks."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _read_settings(file: Path) -> dict[str, Any]:

@@ -43,11 +43,11 @@ class _Chat(SDKChat):
             **settings,
         )
 
-    def _form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _schema_setting(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         form = {"name": "answer", "schema": schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": form}}
 
-    def _read(self, answer: Any) -> tuple[str, bool]:
+    def _extract_text(self, answer: Any) -> tuple[str, bool]:
         choice = answer.choices[0]
         is_refusal = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
         return choice.message.content or "", is_refusal

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from acms.errors import ProviderError, ValidationError
 from acms.knowledge import Action, Proposal, Reflection, Scope
@@ -55,6 +55,16 @@ _UNSTORABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _Object: TypeAlias = Mapping[str, Any]
 
 
+class _Answer(NamedTuple):
+    """The readable parts of a model's answer."""
+
+    #: The unparsed proposals; None if there is no place for proposals in it.
+    proposals: list[Any] | None
+    summary: str | None = None
+    #: Problems of the answer as a whole.
+    unreadable: Sequence[str] = ()
+
+
 class _RepeatedField:
     """The different values of a field that a JSON object has more than once."""
 
@@ -72,7 +82,8 @@ def map_fact_handles(request: ReflectionRequest) -> dict[str, str]:
 
 def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) -> Reflection:
     """Read an answer to a request. `ProviderError`, retryable, when nothing in it can be read."""
-    items, summary, unreadable = _extract_proposals(text[:_LONGEST])
+    answer = _find_answer(text[:_LONGEST])
+    items, unreadable = answer.proposals, [*answer.unreadable]
     if items is None:
         raise ProviderError(
             "the model's answer contains no readable proposals",
@@ -92,7 +103,7 @@ def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) ->
         unreadable.append(f"{len(items) - MAX_PROPOSALS} proposals beyond the first {MAX_PROPOSALS}")
     if len(unreadable) > _LISTED:
         unreadable[_LISTED:] = [f"{len(unreadable) - _LISTED} more"]
-    return Reflection(proposals=tuple(proposals), summary=summary, unreadable=tuple(unreadable))
+    return Reflection(proposals=tuple(proposals), summary=answer.summary, unreadable=tuple(unreadable))
 
 
 def clean_text(text: str) -> str:
@@ -103,28 +114,29 @@ def clean_text(text: str) -> str:
 # ── finding the answer ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
-    """Return the unparsed proposals, the summary, and the problems of the answer as a whole.
+def _find_answer(text: str) -> _Answer:
+    """Find the answer in a model's text.
 
-    Code blocks are tried first, then the text without thoughts, then all of it; each also with trailing commas
-    removed. The first complete answer or list of proposals is taken, else the largest number of loose proposals.
+    Code blocks are searched first, then the text without thoughts, then all of it; each as written, then with trailing
+    commas removed. The first complete answer or list of proposals is returned. If there is neither, it is the largest
+    number of loose proposals (JSON objects outside of a list) in one of these texts.
     """
     without_thoughts = _THOUGHTS.sub("", text)
-    loose: list[Any] = []
+    most_loose: list[Any] = []
     for candidate in dict.fromkeys([*_FENCED.findall(without_thoughts), without_thoughts, text]):
         if candidate.strip().lstrip("\ufeff") in ("[]", "{}"):  # a valid answer: there is nothing to propose
-            return [], None, []
+            return _Answer([])
         opening = _OPENING.search(candidate)
         if opening is None:
             continue
-        exact = candidate[opening.start() :]
-        # Most models write valid JSON; others leave a comma after the last element.
+        as_written = candidate[opening.start() :]
+        without_trailing_commas = _COMMA.sub(lambda match: match[1] or "", as_written)
         complete_list: list[Any] | None = None
-        for variant in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
-            parts: list[Any] = []
+        for variant in dict.fromkeys([as_written, without_trailing_commas]):
+            loose: list[Any] = []
             for value in _iterate_json_values(variant):
                 if _is_turn(value):
-                    parts += _flatten_turns([value])
+                    loose += _flatten_turns([value])
                     continue
                 answer = _parse_answer(value)
                 if answer is not None:
@@ -132,16 +144,19 @@ def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[st
                 if isinstance(value, list) and any(_is_proposal(item) for item in value):
                     complete_list = complete_list or cast("list[Any]", value)
                 elif _is_proposal(value):
-                    parts.append(value)
-            loose = loose if len(loose) >= len(parts) else parts
+                    loose.append(value)
+            most_loose = max(most_loose, loose, key=len)
         if complete_list is not None:
-            return complete_list, None, []
-    if not loose:
-        return None, None, []
-    return loose, None, ["the answer is not one JSON value: the proposals that are whole were read"]
+            return _Answer(complete_list)
+    if not most_loose:
+        return _Answer(None)
+    return _Answer(
+        most_loose,
+        unreadable=["the answer is not one JSON value: the proposals that are whole were read"],
+    )
 
 
-def _parse_answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
+def _parse_answer(value: Any) -> _Answer | None:
     """Parse an object that is an answer: it has a list of proposals, or wraps one that has."""
     # Some models wrap the answer in an object with a single field, such as {"result": …}.
     for _ in range(3):
@@ -167,7 +182,7 @@ def _parse_answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
             summary = summary or clean_text(field_value) or None
         elif field_value is not None:
             unreadable.append("summary: is no text")
-    return items, summary, unreadable
+    return _Answer(items, summary, unreadable)
 
 
 def _is_turn(value: Any) -> bool:

@@ -122,9 +122,9 @@ class SDKChat(ABC):
             settings = {} if TEMPERATURE in refused_features else {TEMPERATURE: 0}
             allowed_schema = accepted_schema(schema, refused_features)
             if allowed_schema is not None:
-                settings |= self._form(allowed_schema)
+                settings |= self._schema_setting(allowed_schema)
             try:
-                text = await self._text(system, prompt, max_tokens, settings)
+                text = await self._request_text(system, prompt, max_tokens, settings)
             except StatusError as error:
                 if error.status not in FIELD_REFUSAL_STATUSES:
                     raise
@@ -137,16 +137,18 @@ class SDKChat(ABC):
                 self._refused = refused_features
                 return text
 
-    async def _text(self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]) -> str:
+    async def _request_text(
+        self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]
+    ) -> str:
         text, is_refusal = await call_sdk(
-            lambda: self._ask(system, prompt, max_tokens, settings), self._checked, self.provider
+            lambda: self._ask(system, prompt, max_tokens, settings), self._parse_answer, self.provider
         )
         if text:
             return text
         raise empty_answer_error(self.provider, is_refusal)
 
-    def _checked(self, answer: Any) -> tuple[str, bool]:
-        text, is_refusal = self._read(answer)
+    def _parse_answer(self, answer: Any) -> tuple[str, bool]:
+        text, is_refusal = self._extract_text(answer)
         if not isinstance(text, str):
             raise TypeError("not a text")
         return redact_client_key(THINKING.sub("", text, count=1), self.client).strip(), is_refusal
@@ -157,11 +159,11 @@ class SDKChat(ABC):
     ) -> Awaitable[Any]: ...
 
     @abstractmethod
-    def _form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _schema_setting(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return the setting that holds the model to a schema."""
 
     @abstractmethod
-    def _read(self, answer: Any) -> tuple[str, bool]:
+    def _extract_text(self, answer: Any) -> tuple[str, bool]:
         """Return the text of an answer, and whether the model or a filter refused to give one."""
 
 

@@ -182,7 +182,7 @@ def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
     content_budget = budget - framing
     content = ""
     if content_budget > 0 and results:
-        content = condense_output(item.content, content_budget, counter, question=query, entry=item.id)
+        content = condense_output(item.content, content_budget, counter, question=query, entry_id=item.id)
     elif content_budget > 0:
         content = cut_middle(item.content, content_budget, counter)
     if not content and content_budget < 0:

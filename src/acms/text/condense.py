@@ -29,7 +29,7 @@ MOST_CHARACTERS_PER_TOKEN = 128
 MORE_STEPS = 12
 """Steps tried behind the first one that does not fit: a later, smaller one may fit."""
 MOST_BLOCKS = 200
-"""Records whose blocks are shown with them; in a room for more, single records say enough."""
+"""Records that are shown with their blocks; if the budget has tokens for more, single records follow."""
 END_RECORDS = 2
 """Records at the beginning and at the end that are shown before any other."""
 SHORT_STRING_CHARS = 40
@@ -96,7 +96,7 @@ def _may_cut(text: str, position: int) -> bool:
 
 
 def condense_output(
-    text: str, tokens: int, counter: TokenCounter, *, question: str = "", entry: str = ""
+    text: str, tokens: int, counter: TokenCounter, *, question: str = "", entry_id: str = ""
 ) -> str:
     """Return a tool's output within `tokens`: unchanged if it fits, "" if no word fits beside a mark.
 
@@ -108,19 +108,19 @@ def condense_output(
     """
     if fits_budget(text, tokens, counter):
         return text
-    key = hash(text), len(text), tokens, counter.name, hash(question), entry
+    key = hash(text), len(text), tokens, counter.name, hash(question), entry_id
     spans = _known_choices.get(key)
     if spans is None:
         if len(_known_choices) >= 4_096:
             _known_choices.clear()
-        spans = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry)
-    return _join_spans(text, spans, entry) if spans else _keep_beginning(text, tokens, counter)
+        spans = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry_id)
+    return _join_spans(text, spans, entry_id) if spans else _keep_beginning(text, tokens, counter)
 
 
 _known_choices: dict[tuple[int, int, int, str, int, str], list[TextSpan]] = {}
 
 
-def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry: str = "") -> str:
+def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry_id: str = "") -> str:
     """Return a text within `tokens`: unchanged if it fits, else its head and its tail, with a mark between them.
 
     Only the mark is returned if no text fits beside it.
@@ -129,9 +129,9 @@ def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry: str = "")
         return text
 
     def fits(spans: Sequence[TextSpan]) -> bool:
-        return counter.count(_join_spans(text, spans, entry)) <= tokens
+        return counter.count(_join_spans(text, spans, entry_id)) <= tokens
 
-    return _join_spans(text, _choose_ends(text, tokens, fits, 0, len(text)), entry)
+    return _join_spans(text, _choose_ends(text, tokens, fits, 0, len(text)), entry_id)
 
 
 def fits_budget(text: str, tokens: int, counter: TokenCounter) -> bool:
@@ -152,17 +152,20 @@ def _keep_beginning(text: str, tokens: int, counter: TokenCounter) -> str:
     return write(size) if text[: end_of_head(text, size)].strip() else ""
 
 
-def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[TextSpan]:
-    """Return the spans of a text that are kept."""
+def _choose_spans(
+    text: str, tokens: int, counter: TokenCounter, question: str, entry_id: str
+) -> list[TextSpan]:
+    """Return the spans of an output that are kept within `tokens`; `entry_id` is named in the mark beside them."""
 
     def fits(spans: Sequence[TextSpan]) -> bool:
-        return counter.count(_join_spans(text, spans, entry)) <= tokens
+        return counter.count(_join_spans(text, spans, entry_id)) <= tokens
 
     records = split_records(text)
-    if len(records) >= 6:  # the text has a structure
+    has_structure = len(records) >= 6
+    if has_structure:
         steps = _order_records(text, records, question)
         chosen = fill_steps(steps, lambda some: fits(_sort_records(records, some)))
-        best = records[steps[0][0]]
+        best = records[steps[0][0]]  # its head and tail are kept if it does not fit whole
         return _sort_records(records, chosen) or _choose_ends(text, tokens, fits, best.start, best.end)
     return _choose_ends(text, tokens, fits, 0, len(text))
 
@@ -219,7 +222,7 @@ def _order_records(text: str, records: Sequence[Record], question: str) -> list[
     """Return the indexes of records in the order in which they are chosen, those of one block in one step.
 
     A block is chosen whole: two records of JSON with a part of each would read like one. Only the block of the best
-    record may be larger than the room, so its records are steps of their own, the nearest first.
+    record may be larger than the budget, so its records are steps of their own, the nearest first.
     """
     count = len(records)
     likeness = _measure_likeness(text, records, question)
@@ -278,10 +281,10 @@ def _sum_rarities(words: Sequence[set[str]]) -> list[float]:
     return [fsum(idf[word] for word in record_words) for record_words in words]
 
 
-def _join_spans(text: str, spans: Sequence[TextSpan], entry: str) -> str:
+def _join_spans(text: str, spans: Sequence[TextSpan], entry_id: str) -> str:
     """Return some spans in their order, with marks wherever text is left out."""
     joined_text = ""
-    mark = _format_mark(text, spans, entry)
+    mark = _format_mark(text, spans, entry_id)
     position = 0
     for start, end in [*spans, (len(text), len(text))]:
         part = text[start:end]
@@ -295,7 +298,7 @@ def _join_spans(text: str, spans: Sequence[TextSpan], entry: str) -> str:
     return joined_text.strip("\n")
 
 
-def _format_mark(text: str, spans: Sequence[TextSpan], entry: str) -> str:
+def _format_mark(text: str, spans: Sequence[TextSpan], entry_id: str) -> str:
     """Return the mark that says how much of a text is left out, and which entry holds it.
 
     In lines if only whole lines are left out, else in characters.
@@ -306,7 +309,7 @@ def _format_mark(text: str, spans: Sequence[TextSpan], entry: str) -> str:
         if text[position:start].strip():
             gaps.append((position, start))
         position = end
-    source = f"; entry {entry}" if entry else ""
+    source = f"; entry {entry_id}" if entry_id else ""
     lines = text.rstrip("\n").count("\n") + 1
     whole_lines = all(_begins_line(text, start) and _begins_line(text, end) for start, end in gaps)
     if whole_lines and lines >= 6:

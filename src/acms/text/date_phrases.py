@@ -174,7 +174,7 @@ def _resolve_end(match: re.Match[str], said_at: datetime, *, inclusive: bool) ->
 
 
 def _resolve_period(match: re.Match[str], said_at: datetime, *, prefer_past: bool) -> Period:
-    """Return the period that a date names: the next one, or with `back` the last one; empty if it does not exist."""
+    """Return the period that a date names, the next or with `prefer_past` the last; empty if there is no such date."""
     today = said_at.astimezone(UTC).date()
     try:
         return _calendar_date(match, today, prefer_past) or _relative_period(match, today, prefer_past)
@@ -218,7 +218,7 @@ def _relative_period(match: re.Match[str], today: date, prefer_past: bool) -> Pe
 
 
 def _nearest_weekday(today: date, weekday: int, prefer_past: bool) -> date:
-    """Return the next date after today with a weekday (Monday is 0), or with `back` the last one up to today."""
+    """Return the next date after today with a weekday (Monday is 0), or with `prefer_past` the last one up to today."""
     days_ahead = (weekday - today.weekday()) % 7
     if prefer_past:
         days_behind = (7 - days_ahead) % 7
@@ -227,7 +227,7 @@ def _nearest_weekday(today: date, weekday: int, prefer_past: bool) -> date:
 
 
 def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, prefer_past: bool) -> date:
-    """Return a day in the given year, or without one the next such day, or with `back` the last.
+    """Return a day in the given year, or without one the next such day, or with `prefer_past` the last.
 
     Today and the first day of this month count as both.
     """

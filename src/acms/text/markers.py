@@ -184,7 +184,7 @@ PATTERNS: Mapping[str, tuple[str, ...]] = {marker: (line_start(words),) for mark
 
 
 def freeze_patterns(patterns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return patterns as a hashable value for `detect`."""
+    """Return patterns as a hashable value for `detect_markers`."""
     frozen = tuple((marker, tuple(expressions)) for marker, expressions in patterns.items())
     return _DEFAULT if frozen == _DEFAULT else frozen
 

@@ -115,8 +115,8 @@ class Outline:
         #: Of each record the nearest before it that stands less deep, -1 if none does.
         self._openers = _find_openers(self._depths)
         #: Of each record the nearest behind it that stands less deep, and the nearest that stands no deeper.
-        self._ends = _find_ends(self._depths, deeper_by=0)
-        self._child_ends = _find_ends(self._depths, deeper_by=1)
+        self._ends = _find_ends(self._depths)
+        self._child_ends = _find_ends(self._depths, or_equal=True)
         #: Records at which a paragraph or a section begins, in their order.
         self._borders = [
             index
@@ -233,14 +233,17 @@ def _find_openers(depths: Sequence[int]) -> list[int]:
     return openers
 
 
-def _find_ends(depths: Sequence[int], *, deeper_by: int) -> list[int]:
-    """Return for each record the next one whose depth is less than its own plus `deeper_by`; else the record count."""
+def _find_ends(depths: Sequence[int], *, or_equal: bool = False) -> list[int]:
+    """Return for each record the next less deep one, or with `or_equal` the next that is no deeper.
+
+    For a record without such a next one, it is the number of records.
+    """
     ends = [len(depths)] * len(depths)
-    waiting: list[int] = []
+    open_indexes: list[int] = []  # records whose end is not found yet, the deepest last
     for index, depth in enumerate(depths):
-        while waiting and depth < depths[waiting[-1]] + deeper_by:
-            ends[waiting.pop()] = index
-        waiting.append(index)
+        while open_indexes and depth < depths[open_indexes[-1]] + or_equal:
+            ends[open_indexes.pop()] = index
+        open_indexes.append(index)
     return ends
 
 

@@ -110,7 +110,7 @@ class CallCutter:
             arguments = condense.condense_arguments(part.arguments, limit, counter)
             return part if arguments == part.arguments else replace(part, arguments=arguments)
         if isinstance(part, ToolResult) and part.output:
-            output = condense.condense_output(part.output, limit, counter, question=question, entry=entry)
+            output = condense.condense_output(part.output, limit, counter, question=question, entry_id=entry)
             return replace(part, output=output or condense.CUT)
         return part
 
@@ -119,7 +119,7 @@ class CallCutter:
         parts: list[Part] = []
         for part in message.parts:
             if isinstance(part, Text):
-                part = Text(condense.keep_ends(part.text, limit, self._codec.counter, entry=entry))
+                part = Text(condense.keep_ends(part.text, limit, self._codec.counter, entry_id=entry))
             parts.append(part)
         return with_parts(message, parts)
 
