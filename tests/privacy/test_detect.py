@@ -21,8 +21,8 @@ from acms.privacy.detect import (
     redact_text,
     redaction_mark,
     safe_key,
-    strictest_mode,
 )
+from acms.privacy.modes import strictest_mode
 from acms.privacy.named_secrets import lower_keeping_offsets
 from acms.privacy.rules import load_table_rows
 

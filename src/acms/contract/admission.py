@@ -18,7 +18,8 @@ from acms.contract.renditions import Counts, release_in_chunks
 from acms.contract.schema import Candidate, KVPolicy, RiskLevel, Variant
 from acms.contract.selection import Profile, Selection, select_fragments
 from acms.model import Privacy
-from acms.privacy.detect import RedactedText, redact_text, safe_key, strictest_mode
+from acms.privacy.detect import RedactedText, redact_text, safe_key
+from acms.privacy.modes import strictest_mode
 from acms.results import Ledger, Verdict
 
 REVEALING_CHARS = 8

@@ -49,7 +49,8 @@ from acms.model import Json, Privacy
 from acms.observability.logging import correlation, correlation_id, log_event, safe_error
 from acms.observability.operations import trace_class
 from acms.ports import TokenCounter
-from acms.privacy.detect import redact_text, strictest_mode
+from acms.privacy.detect import redact_text
+from acms.privacy.modes import strictest_mode
 from acms.prompt.manifest import Manifest
 from acms.prompt.render_log import RenderLog, manifest_of_reply
 from acms.providers.tokens import build_batch_counter, default_counter

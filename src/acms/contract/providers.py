@@ -181,17 +181,17 @@ async def ask_providers(
         return []
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    all_pending = [_Pending(call, begin=begin, until=until) for call in calls]
+    all_pending = [_Pending(call, begin=begin, answers_due=until) for call in calls]
     tasks = [asyncio.create_task(_call_provider(pending, memories, reading)) for pending in all_pending]
     waiting = dict(zip(tasks, all_pending, strict=True))
     late_tasks: set[asyncio.Task[Answer]] = set()
     try:
         while waiting:
-            seconds = min(pending.end for pending in waiting.values()) - loop.time()
+            seconds = min(pending.deadline for pending in waiting.values()) - loop.time()
             await asyncio.wait(waiting, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
             current_time = loop.time()
             for task, pending in tuple(waiting.items()):
-                if not task.done() and pending.end > current_time:
+                if not task.done() and pending.deadline > current_time:
                     continue
                 if not task.done():
                     task.cancel()
@@ -210,21 +210,21 @@ async def ask_providers(
 class _Pending:
     """A call under way."""
 
-    def __init__(self, call: Call, *, begin: float, until: float) -> None:
+    def __init__(self, call: Call, *, begin: float, answers_due: float) -> None:
         self.call = call
         self._begin = begin
-        self._until = until
-        #: Its deadline in the loop's time: the end of its slice, or `until` once its provider answered.
-        self.end = begin + call.slice_ms / 1000
-        #: When reading its answer stops.
-        self.stop = until - MAX_GRACE_SECONDS
+        self._answers_due = answers_due
+        #: In the loop's time: the end of its slice, or `answers_due` once its provider answered.
+        self.deadline = begin + call.slice_ms / 1000
+        #: When reading its answer stops, in the loop's time.
+        self.reading_deadline = answers_due - MAX_GRACE_SECONDS
         #: Milliseconds until the provider answered or was cancelled.
         self.took_ms: float | None = None
 
     def note_answer(self) -> None:
         """Record that the provider answered: reading the answer does not count against its slice."""
         self.note_end()
-        self.end = max(self.end, self._until)
+        self.deadline = max(self.deadline, self._answers_due)
 
     def note_end(self) -> None:
         """Record the provider's response time, once."""
@@ -323,7 +323,7 @@ async def _call_provider(
     pending.note_answer()
     response_holder = [response]
     del response  # the reader must hold the only reference, so that it can free the response in chunks
-    return await _read_answer(response_holder, call, reading, stop=pending.stop)
+    return await _read_answer(response_holder, call, reading, stop=pending.reading_deadline)
 
 
 # ── validation of answers ───────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,8 @@ from acms.log.validity import Labels, attach_label, label_at_end
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Origin as Trust
 from acms.model import Source as Origin
-from acms.privacy.detect import redact_text, strictest_mode
+from acms.privacy.detect import redact_text
+from acms.privacy.modes import strictest_mode
 from acms.prompt_types import prefix_speaker
 from acms.results import ContextItem, ContextItems, resolve_speaker
 from acms.runtime.patience import patience

@@ -56,14 +56,6 @@ class RedactedText(NamedTuple):
     spans: tuple[SensitiveSpan, ...]
 
 
-def strictest_mode(*modes: Privacy) -> Privacy:
-    """Return the strictest of some modes, such as those of a request, its tenant and an item; `allow` if none."""
-    return max(modes, key=_STRICTNESS.__getitem__, default=Privacy.ALLOW)
-
-
-_STRICTNESS = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
-
-
 def redaction_mark(kind: str) -> str:
     """Return the mark that replaces a sensitive span."""
     return f"[REDACTED: {kind}]"

@@ -61,6 +61,11 @@ def stricter_mode(first: Mode, second: Mode) -> Mode:
     return max(first, second, key=_STRICTNESS.__getitem__)
 
 
+def strictest_mode(*modes: Privacy) -> Privacy:
+    """Return the strictest of some modes, such as those of a request, its tenant and an item; `allow` if none."""
+    return max(modes, key=_STRICTNESS.__getitem__, default=Privacy.ALLOW)
+
+
 def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:
     """Return the mode in which an item is redacted before it is stored.
 

@@ -138,12 +138,14 @@ def _classify_key(text: str, lower_text: str, start: int, end: int) -> Name | No
 
 
 def _extend_name(text: str, name: Name, text_before: str) -> Name | None:
-    """Return a name with the rest of its identifier, or None if the whole names something else."""
+    """Return a name with the rest of its identifier, or None if the identifier names something else."""
     kind, word = name.kind, name.word
     suffix = ""
-    if word[-1] != "=" and not _is_ideograph(word[-1]):
+    is_followed_by_value = word[-1] == "="
+    if not is_followed_by_value and not _is_ideograph(word[-1]):
         suffix = text[name.end : skip_match(_IDENTIFIER_REST, text, name.end)]
-    if suffix not in ("", "s") and not _is_name_suffix(suffix):
+    is_plural = suffix == "s"
+    if suffix and not is_plural and not _is_name_suffix(suffix):
         return None
     if kind == "secret" and suffix.lower().endswith("key"):
         kind = "api_key"

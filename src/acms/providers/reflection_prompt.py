@@ -42,10 +42,10 @@ def answer_schema(request: ReflectionRequest) -> dict[str, object]:
     Asked for one list, a small model stops after the first fact it finds, and cites any turn. Asked turn by turn, it
     reads all of them, and its citations are right.
 
-    Turns and handles are enumerations of those that exist, lists and texts are bounded, and fields that could only be
-    empty are left out: without known facts an answer can only add, and a validity needs a turn that names a day or a
-    number. Nothing is optional and there are no unions, so that the strict mode of every vendor takes it;
-    `without_bounds` is for servers that take no bounds.
+    The versions of turns and the handles of known facts are enumerations; lists and texts are bounded. Fields that
+    could only be empty are left out: those that change a known fact if there is none, and those for a period of
+    validity if no turn names a day or a number. All fields are required and there are no unions, so the strict mode of
+    every vendor accepts the schema; `without_bounds` is for servers that accept no bounds.
     """
     versions = [turn.version for turn in request.turns]
     handles = list(map_fact_handles(request))

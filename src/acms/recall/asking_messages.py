@@ -129,11 +129,7 @@ def _count_terms(corpus: Corpus, position: int) -> int:
 
 
 def _words_without_digits(text: str) -> list[str]:
-    return [word for word in split_words(text) if not _has_digit(word)]
-
-
-def _has_digit(word: str) -> bool:
-    return any(character.isdigit() for character in word)
+    return [word for word in split_words(text) if not any(map(str.isdigit, word))]
 
 
 async def _read_content(storage: StorageBackend, corpus: Corpus, position: int) -> str | None:

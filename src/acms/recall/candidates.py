@@ -208,8 +208,8 @@ class _PastCandidates:
         self._candidates: list[tuple[int, Candidate]] = []
         #: Versions of the entries that are shown or candidates: only these can stand for their duplicates.
         self._offered_versions = offered_versions
-        #: Version of the best offered entry of each family of copies.
-        self._best_copies: dict[int, int] = {}
+        #: Version of the best offered entry of each family of duplicates.
+        self._best_duplicates: dict[int, int] = {}
         self._demotions: Mapping[int, Demotion] = {}
         self.trims: dict[str, Demotion] = {}
 
@@ -221,7 +221,7 @@ class _PastCandidates:
         """Go through all ranked entries."""
         corpus, ranking, conditions = self._corpus, self._ranking, self._conditions
         documents = corpus.documents(ranking.positions)
-        families = _group_copies(corpus, ranking)
+        families = _group_duplicates(corpus, ranking)
         if conditions.stale or conditions.profile:
             self._demotions = _find_superseded(corpus, documents, families, conditions)
         groups = corpus.snapshot.column("group")[documents]
@@ -238,9 +238,9 @@ class _PastCandidates:
             version = document + 1
             if version in self._considered_versions:
                 if version in self._offered_versions:
-                    self._best_copies.setdefault(family, version)
+                    self._best_duplicates.setdefault(family, version)
             elif is_plain and family == index:
-                self._best_copies[family] = version
+                self._best_duplicates[family] = version
                 self._candidates.append((position, candidate))
             else:
                 self._collect_or_reject(candidate, document, position, group, family)
@@ -281,7 +281,7 @@ class _PastCandidates:
         if rejection is not None:
             self._rejections.append(rejection)
             return
-        self._best_copies.setdefault(family, version)
+        self._best_duplicates.setdefault(family, version)
         self._candidates.append((end, candidate))
         if version in self._demotions and not is_current:  # messages of the current episode are shown whole
             self.trims[candidate.unit.entries[0].id] = self._demotions[version]
@@ -309,9 +309,13 @@ class _PastCandidates:
             if not has_valid_part:
                 reason = f"says what {demotion.by} replaced; include_superseded=True shows it"
                 return Choice(candidate, False, "superseded", reason)
-        best_copy = self._best_copies.get(family)
-        if best_copy is not None and is_single and _has_no_other_markers(self._corpus, candidate, best_copy):
-            reason = f"says the same as v{self._corpus.snapshot.version(best_copy - 1)}"
+        best_duplicate = self._best_duplicates.get(family)
+        if (
+            best_duplicate is not None
+            and is_single
+            and _has_no_other_markers(self._corpus, candidate, best_duplicate)
+        ):
+            reason = f"says the same as v{self._corpus.snapshot.version(best_duplicate - 1)}"
             return Choice(candidate, False, "duplicate", reason)
         return None
 
@@ -335,10 +339,10 @@ def _find_superseded(
     """Return by version the candidates with outdated statements, and older duplicates of them.
 
     A tool group is shown whole or not at all, so all of it is outdated if one member is. `families` has for each
-    document the index of its best copy.
+    document the index of its best duplicate.
     """
     demotions: dict[int, Demotion] = {}
-    newest_by_family: dict[int, int] = {}  # version that made a copy outdated
+    newest_by_family: dict[int, int] = {}  # version that made a duplicate outdated
     snapshot = corpus.snapshot
     groups = snapshot.column("group")[documents].tolist()
     versions = (documents + 1).tolist()
@@ -364,10 +368,10 @@ def _find_superseded(
     return demotions
 
 
-def _group_copies(corpus: Corpus, ranking: Ranking) -> list[int]:
-    """Return for each candidate the index of its best copy, which is its own index if there is no better copy.
+def _group_duplicates(corpus: Corpus, ranking: Ranking) -> list[int]:
+    """Return for each candidate the index of its best duplicate, which is its own index if there is none better.
 
-    Two entries are copies if they hold the same words, in any order, and both or neither are external text.
+    Two entries are duplicates if they hold the same words, in any order, and both or neither are external text.
     """
     documents = corpus.documents(ranking.positions)
     snapshot = corpus.snapshot

@@ -6,7 +6,6 @@ Times to the second and metadata are not in the index. They are read once for ea
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,21 +36,14 @@ async def evaluate_filter(
     return complete_tool_groups(corpus, is_accepted)
 
 
-class _SegmentPosition(NamedTuple):
-    """The place of a document in a segment."""
-
-    segment: Segment
-    position: int
-
-
 async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions: Ints) -> None:
     """Cache the times and the metadata of the entries at some positions in their segments."""
-    missing: dict[str, dict[int, _SegmentPosition]] = {}  # by owner and version
+    missing: dict[str, dict[int, tuple[Segment, int]]] = {}  # segment and position, by owner and version
     for document in corpus.documents(positions).tolist():
         _, segment, position = corpus.snapshot.find_segment(document)
         if position not in segment.filter_fields:
             owner, version = corpus.snapshot.locate(document)
-            missing.setdefault(owner, {})[version] = _SegmentPosition(segment, position)
+            missing.setdefault(owner, {})[version] = segment, position
     page_size = 4_096  # entries
     for owner, places in missing.items():
         first_version, last_version = min(places), max(places)
@@ -60,4 +52,5 @@ async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions
             for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
                 place = places.get(entry.version)
                 if place is not None:
-                    place.segment.filter_fields[place.position] = entry.created_at, entry.metadata
+                    segment, position = place
+                    segment.filter_fields[position] = entry.created_at, entry.metadata

@@ -183,7 +183,7 @@ class Indexes:
         self._valid_times: OrderedDict[str, tuple[tuple[int, ...], Mapping[int, Period]]] = OrderedDict()
         self._hit_count = self._build_count = self._healed_count = 0
         #: Estimated bytes of all segments, including some that were evicted since.
-        self._counted_bytes = 0
+        self._estimated_bytes = 0
 
     @property
     def stats(self) -> IndexStats:
@@ -229,7 +229,7 @@ class Indexes:
         """Write the index records of a few entries."""
         for _ in range(min(limit, len(self._unindexed_entries))):
             context, epoch, version, id, draft = self._unindexed_entries.popleft()
-            self._keep(context, version, epoch, _encode_record(draft, id))
+            self._keep(context, version, epoch, index_record.encode_index_record(draft, id))
 
     def _keep(self, context: str, version: int, epoch: int, record: bytes) -> None:
         """Cache an index record for the next index that reads it, and queue it for the store."""
@@ -528,10 +528,10 @@ class Indexes:
             for entry in await self.storage.read(context, after=first - 1, before=last + 1):
                 index = entry.version - start
                 if entry.state is not State.LIVE:
-                    records[index] = _encode_record(entry, entry.id)
+                    records[index] = index_record.encode_index_record(entry, entry.id)
                     gone_versions.append(entry.version)
                 elif records[index] is None:
-                    record = records[index] = _encode_record(entry, entry.id)
+                    record = records[index] = index_record.encode_index_record(entry, entry.id)
                     self._keep(owner, entry.version, epoch, record)
                     self._healed_count += 1
         return gone_versions
@@ -554,18 +554,19 @@ class Indexes:
         return rows
 
     def _evict(self, used_log: _LogIndex) -> None:
-        """Evict the least recently used logs above the limit; all segments are measured only if it may be exceeded."""
-        self._count_bytes(used_log.segments)
-        while len(self._logs) > 1 and self._counted_bytes > self.max_bytes:
-            self._counted_bytes = sum(segment.counted_bytes for segment in self._segments.values())
-            self._count_bytes(self._segments.values())
-            if self._counted_bytes > self.max_bytes:
+        """Evict the least recently used logs until all segments have at most `max_bytes`."""
+        self._update_estimate(used_log.segments)
+        while len(self._logs) > 1 and self._estimated_bytes > self.max_bytes:
+            # The estimate may include segments that are gone, and old sizes: measure the segments that are left.
+            self._estimated_bytes = sum(segment.counted_bytes for segment in self._segments.values())
+            self._update_estimate(self._segments.values())
+            if self._estimated_bytes > self.max_bytes:
                 self._logs.popitem(last=False)
 
-    def _count_bytes(self, segments: Iterable[Segment]) -> None:
+    def _update_estimate(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             size = segment.bytes
-            self._counted_bytes += size - segment.counted_bytes
+            self._estimated_bytes += size - segment.counted_bytes
             segment.counted_bytes = size
 
     def blank(self, context: str, corpus: Corpus, ids: Sequence[str]) -> None:
@@ -578,11 +579,6 @@ class Indexes:
         log = self._logs.get(context)
         if log is not None:
             log.cached_corpus = None
-
-
-def _encode_record(draft: Draft, id: str) -> bytes:
-    """Return the index record of an entry; the end of its id is random."""
-    return index_record.encode_index_record(draft, id.rsplit("_", 1)[-1])
 
 
 def _group_runs(versions: Sequence[int]) -> list[tuple[int, int]]:

@@ -134,16 +134,11 @@ async def check_derived_rows(
             record = records.get(entry.version)
             if record is None:
                 missing += 1
-            elif record != _encode_record(entry):
+            elif record != index_record.encode_index_record(entry, entry.id):
                 faults.append((entry.version, "its index record differs from its text"))
         done = entries[-1].version
         progress(done - start, last - start)
     return DerivedCheck(faults=tuple(faults), missing=missing)
-
-
-def _encode_record(entry: Entry) -> bytes:
-    """Return the index record that an entry should have."""
-    return index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
 
 
 async def _plan_ranges(
@@ -231,7 +226,7 @@ class _Reindexer:
         """Store the index records of some entries that are missing or differ from `stored_records`, by version."""
         rows: list[Derived] = []
         for entry in entries:
-            record = _encode_record(entry)
+            record = index_record.encode_index_record(entry, entry.id)
             if stored_records.get(entry.version) != record:
                 rows.append(Derived(version=entry.version, space=index_record.SPACE, data=record))
         if rows:

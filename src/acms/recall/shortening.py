@@ -1,4 +1,7 @@
-"""Shorten what is recalled: the sentences, records and arguments of items that do not fit a budget whole."""
+"""Shorten recalled items that do not fit a budget whole: sentences, records, and the arguments of calls.
+
+`acms.text.condense` shortens the texts of tool calls and tool results, here and in a history.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ WORDS_BEFORE, WORDS_AFTER = 5, 3
 """Numbers of words kept before and after a detail."""
 
 #: Ends of clauses. It starts with a set, not with alternatives, which makes it fast on long texts.
-_BREAK = re.compile(r"[.,;:!?()\[\]{}—–，；：。！？、（）-](?:(?<![.!?—–-])|(?= ))")
+_CLAUSE_BREAK = re.compile(r"[.,;:!?()\[\]{}—–，；：。！？、（）-](?:(?<![.!?—–-])|(?= ))")
 _LETTERS, _ASCII_LETTERS = re.compile(r"[^\W\d_]+"), re.compile(r"[a-z]+")
 _MOST_BEFORE, _MOST_AFTER = 60, 40
 """Most characters of the words before and after a detail."""
@@ -175,7 +175,7 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
             continue
         blanked_text = _blank_details(text, details)
         sentence.terms = contexts.terms[contexts.find_index(blanked_text)]
-        breaks = _find_clause_breaks(blanked_text)
+        breaks = [match.span() for match in _CLAUSE_BREAK.finditer(blanked_text)]
         mentions: list[_Mention] = []
         context_indexes: list[int] = []
         for kind, name, start, end in details:
@@ -185,7 +185,8 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
                 worth_by_number.append(BARE_NUMBER_WORTH if has_no_unit else 1.0)
                 occurrences_by_number.append(0)
             occurrences_by_number[number] += sentence.occurrences
-            first, last = _find_context_span(text, breaks, start, end)
+            first = _find_context_start(text, breaks, start)
+            last = _find_context_end(text, breaks, end)
             context = contexts.find_index(blanked_text[first:last])
             mentions.append((number, first, last, 0.0))
             context_indexes.append(context)
@@ -279,18 +280,8 @@ def _blank_details(text: str, details: Sequence[Detail]) -> str:
     return "".join(parts)
 
 
-def _find_clause_breaks(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each punctuation mark that ends a clause."""
-    return [match.span() for match in _BREAK.finditer(text)]
-
-
-def _find_context_span(text: str, breaks: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """Return the start and end of the words around a detail in its clause."""
-    return _find_context_start(text, breaks, start), _find_context_end(text, breaks, end)
-
-
 def _find_context_start(text: str, breaks: Sequence[tuple[int, int]], start: int) -> int:
-    """Return the start of the last words before a detail, in its clause."""
+    """Return the start of the last words before a detail, in its clause; `breaks` are the spans that end clauses."""
     clause_start = max(0, start - _MOST_BEFORE)
     # A label right before a detail, such as "path: ", belongs to its clause.
     label_end = clause_start + len(text[clause_start:start].rstrip(" ,:=(\"'“„`[{"))

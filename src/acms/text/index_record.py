@@ -56,8 +56,9 @@ class Label(NamedTuple):
     markers: tuple[str, ...]
 
 
-def encode_index_record(draft: Draft, nonce: str) -> bytes:
-    """Return the packed index record of an entry; `nonce` is the random end of its id."""
+def encode_index_record(draft: Draft, id: str) -> bytes:
+    """Return the packed index record of an entry, which contains the random end of its `id`."""
+    nonce = id.rpartition("_")[2]
     label = _encode_label(draft.kind, draft.role, draft.actor, draft.markers)
     group = _encode_group(draft)
     content = "" if draft.privacy is Privacy.BLOCK else draft.content

@@ -23,6 +23,7 @@ from typing import Any
 from acms.log.native_items import EXTRA_FIELDS
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
+from acms.providers.codecs.checks import reject_constant
 from acms.text import chat_messages
 from acms.text.chat_messages import NO_RESULT, ORPHAN
 
@@ -86,16 +87,12 @@ dump = json.JSONEncoder(ensure_ascii=False).encode
 """Write JSON as a model is taken to read it."""
 
 
-def _reject_constant(constant: str) -> float:
-    raise ValueError(constant)
-
-
 def _parse_finite_float(digits: str) -> float:
     number = float(digits)
-    return number if math.isfinite(number) else _reject_constant(digits)
+    return number if math.isfinite(number) else reject_constant(digits)
 
 
-_decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float).decode
+_decode = json.JSONDecoder(parse_constant=reject_constant, parse_float=_parse_finite_float).decode
 
 
 def _loads(text: str) -> Any:

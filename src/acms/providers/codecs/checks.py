@@ -24,3 +24,8 @@ def refuse(problem: str, *path: str | int) -> NoReturn:
         else:
             field += f".{step}" if field else step
     raise PayloadError(problem, field=field)
+
+
+def reject_constant(constant: str) -> NoReturn:
+    """Raise `ValueError` for a constant that JSON does not have, such as NaN."""
+    raise ValueError(f"{constant} is not JSON")

@@ -20,7 +20,7 @@ from acms.plan.tool_groups import is_placeholder, join_answers
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, with_parts
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.checks import require
+from acms.providers.codecs.checks import reject_constant, require
 from acms.providers.codecs.framing import KEY_CHARS, MEDIA, Framing, cache_key, dump, find_published_traits
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import token_counter
@@ -581,15 +581,11 @@ def media_to_text(media: Media) -> Text:
 def parse_raw_object(raw: Raw) -> dict[str, Json] | None:
     """Return the object that a vendor's item holds, or None if it holds none."""
     try:
-        item = json.loads(raw.json, parse_constant=_reject_constant)
+        item = json.loads(raw.json, parse_constant=reject_constant)
         dump(item).encode()
     except (ValueError, RecursionError):
         return None
     return item if isinstance(item, dict) else None
-
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def remove_breakpoint(item: Mapping[str, Json]) -> dict[str, Json]:
