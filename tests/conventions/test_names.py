@@ -40,7 +40,7 @@ RETIRED = {
 }
 #: Names that mean something else by the word (alphabets, bank cards, measures, sizes), and public names.
 OTHERWISE = {
-    "card": "privacy.personal.find_card_numbers",
+    "card": "privacy.personal_data.find_card_numbers",
     "ceo": "contract.caller.CEO",
     "certainty": """
         results.Certainty results.certainty

@@ -32,7 +32,7 @@ from acms.recall.selection import divide_budget
 from acms.recall.window import (
     LogSpan,
     build_window_candidate,
-    count_unit_tokens,
+    count_group_tokens,
     gather_newest,
     list_cut_warnings,
     load_instructions,
@@ -108,7 +108,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, request: Recal
         ranked: RankedLog | None = None
         candidates: CandidateSet | None = None
         facts = KnownFacts()
-        cost = await off_loop(partial(count_unit_tokens, span.units, frame), len(span.units) * EACH)
+        cost = await off_loop(partial(count_group_tokens, span.units, frame), len(span.units) * EACH)
         fits = span.whole and cost + chat_messages.PRIMER_TOKENS <= request.budget
         needs_recall = not fits
         repeated_facts: frozenset[str] = frozenset()
@@ -180,7 +180,7 @@ async def _gather_turn(
 
 def _cost_when_cut(units: Sequence[EntryGroup[Entry]], frame: chat_messages.ChatFrame, most: int) -> int:
     """Return the tokens of units of which each is cut to `most`."""
-    return sum(min(count_unit_tokens([unit], frame), most) for unit in units)
+    return sum(min(count_group_tokens([unit], frame), most) for unit in units)
 
 
 def _ends_with_call(units: Sequence[EntryGroup[Entry]]) -> bool:

@@ -162,7 +162,7 @@ async def gather_newest(
     size = int(budget / average_cost * 1.05) + 4
 
     def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
-        return count_unit_tokens(units, frame) > budget
+        return count_group_tokens(units, frame) > budget
 
     return await _gather_back(storage, head, at, size, has_enough, redactor, replacements)
 
@@ -247,7 +247,7 @@ def _end_of_previous_stretch(replacements: Replacements, first: int) -> int:
     return max((last for _, last in replacements.spans_to_read(first - 1)), default=0)
 
 
-def count_unit_tokens(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
+def count_group_tokens(units: Sequence[EntryGroup[Entry]], frame: Frame) -> int:
     """Return the cost of some units in a frame."""
     entries = [entry for unit in units for entry in unit.entries]
     return sum(
