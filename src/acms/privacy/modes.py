@@ -22,7 +22,7 @@ class RedactedEntry(Entry):
 
     redaction: Redaction
     #: Replaced spans of the stored content, each with the length of its replacement in characters.
-    replaced_spans: tuple[tuple[int, int, int], ...] = ()
+    moves: tuple[tuple[int, int, int], ...] = ()
 
     def map_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Map spans of the stored content to the redacted content.
@@ -37,7 +37,7 @@ class RedactedEntry(Entry):
     def _map_offset(self, offset: int, *, is_end: bool) -> int:
         """Return an offset of the stored content in the redacted one; inside a mark, its start or its end."""
         shift = 0
-        for start, end, length in self.replaced_spans:
+        for start, end, length in self.moves:
             if offset <= start:
                 break
             if offset < end:

@@ -150,12 +150,10 @@ def _build_redacted_entry(entry: Entry, mode: Privacy, kinds: Counter[str], **ch
     """Return a redacted entry with changed fields, what was removed, and where its content moved."""
     values = {field.name: getattr(entry, field.name) for field in fields(Entry)}
     values.update(changes, privacy=mode)
-    replaced_spans: tuple[tuple[int, int, int], ...] = ()
+    moves: tuple[tuple[int, int, int], ...] = ()
     if mode is not Privacy.BLOCK and values["content"] != entry.content:
-        replaced_spans = _find_replaced_spans(entry, values["content"], mode)
-    return RedactedEntry(
-        **values, redaction=Redaction(mode, tuple(sorted(kinds.items()))), replaced_spans=replaced_spans
-    )
+        moves = _find_replaced_spans(entry, values["content"], mode)
+    return RedactedEntry(**values, redaction=Redaction(mode, tuple(sorted(kinds.items()))), moves=moves)
 
 
 def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
