@@ -189,7 +189,9 @@ class SessionMemory:
             entry = foreign.get(item.id)
             if entry is not None and (entry.kind is not Kind.MESSAGE or entry.markers):
                 items.append((item, entry))
-        marks = [(entry, scores[id]) for id, entry in foreign.items() if id in scores and is_reflection_mark(entry)]
+        marks = [
+            (entry, scores[id]) for id, entry in foreign.items() if id in scores and is_reflection_mark(entry)
+        ]
         contexts = {entry.context for entry, _ in marks}
         labels = await asyncio.gather(*map(self._labels_of, contexts))
         return _OtherSessions(items, marks, dict(zip(contexts, labels, strict=True)))
