@@ -342,7 +342,9 @@ async def test_a_newest_answer_larger_than_the_budget_is_cut_before_a_question(
 ) -> None:
     async with ACMS("long", open_storage("memory://")) as session:
         await session.ingest("user", "I use Helix as my editor. How do I configure it?")
-        steps = [f"Step {number}: open page {number}, choose item {number} and save." for number in range(110)]
+        steps = [
+            f"Step {number}: open page {number}, choose item {number} and save." for number in range(110)
+        ]
         await session.ingest("assistant", "\n\n".join(steps))
         question = "Which editor do I use?"
         prompt = Prompt(codec).history(session).recall(session, question).user(question)

@@ -38,3 +38,18 @@ async def test_a_long_output_competes_with_the_cost_of_the_excerpt_that_is_shown
         await session.ingest("assistant", f"The assertion in module {number} holds.")
     items = await session.recall("Which assertion failed?", budget=2_400)
     assert "812 is not below 300" in items.text()
+
+
+async def test_of_a_call_repeated_with_the_same_result_the_newest_is_recalled() -> None:
+    session = session_on(open_storage("memory://"))
+    for number in range(6):
+        await call_tool(session, f"c{number}", "run_tests", "212 passed in 13.9 s")
+        await session.ingest("user", f"Now page {number}, please.")
+    await call_tool(session, "failed", "run_tests", "1 failed, 211 passed in 13.9 s")
+    for number in range(40):  # the calls are of earlier episodes
+        await session.ingest("user", f"Page {number} is fine.")
+    items = await session.recall("How many tests passed in the run?", budget=200)
+    results = [item.content for item in items if item.role == "tool"]
+    assert results == ["212 passed in 13.9 s", "1 failed, 211 passed in 13.9 s"]
+    entries = await session.entries()
+    assert "called again with the same result in v17" in str(items.ledger.why(entries[0].id))

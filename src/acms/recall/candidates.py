@@ -210,6 +210,8 @@ class _PastCandidates:
         self._offered_versions = offered_versions
         #: Version of the best offered entry of each family of duplicates.
         self._best_duplicates: dict[int, int] = {}
+        #: Version of the newest repetition of each tool group that was repeated with the same results.
+        self._newest_repetitions: Mapping[int, int] = {}
         self._demotions: Mapping[int, Demotion] = {}
         self.trims: dict[str, Demotion] = {}
 
@@ -225,6 +227,7 @@ class _PastCandidates:
         if conditions.stale or conditions.profile:
             self._demotions = _find_superseded(corpus, documents, families, conditions)
         groups = corpus.snapshot.column("group")[documents]
+        self._newest_repetitions = _find_repeated_groups(corpus, documents[groups >= 0], ranking.allowed)
         rows = zip(
             documents.tolist(),
             ranking.positions.tolist(),
@@ -309,6 +312,12 @@ class _PastCandidates:
             if not has_valid_part:
                 reason = f"says what {demotion.by} replaced; include_superseded=True shows it"
                 return Choice(candidate, False, "superseded", reason)
+        repetition = self._newest_repetitions.get(version)
+        if repetition is not None and not candidate.markers:
+            newest_version = self._corpus.snapshot.version(repetition - 1)
+            return Choice(
+                candidate, False, "duplicate", f"called again with the same result in v{newest_version}"
+            )
         best_duplicate = self._best_duplicates.get(family)
         if (
             best_duplicate is not None
@@ -384,6 +393,35 @@ def _group_duplicates(corpus: Corpus, ranking: Ranking) -> list[int]:
         has_words = key[0] != 0
         families.append(first_index.setdefault(key, index) if has_words else index)
     return families
+
+
+def _find_repeated_groups(
+    corpus: Corpus, documents: Ints, allowed: NDArray[np.bool_] | None
+) -> dict[int, int]:
+    """Return by version the entries of tool groups that were repeated later, with the version of the last repetition.
+
+    A repetition has the same calls and the same results, so the older one adds nothing. `documents` are members of the
+    groups to compare.
+    """
+    snapshot = corpus.snapshot
+    logs = snapshot.logs
+    fingerprints, exact = snapshot.column("print"), snapshot.column("exact")
+    last_version_by_content: dict[object, int] = {}
+    groups: list[tuple[tuple[int, ...], object]] = []
+    for members in {tuple(snapshot.members(document)) for document in documents.tolist()}:
+        positions = [corpus.position_of(member) for member in members]
+        if min(positions) < 0 or (allowed is not None and not allowed[positions].all()):
+            continue
+        log = 0 if logs is None else int(logs[members[0]])
+        content = (log, *((int(fingerprints[member]), int(exact[member])) for member in members))
+        groups.append((members, content))
+        last_version_by_content[content] = max(members[-1] + 1, last_version_by_content.get(content, 0))
+    return {
+        member + 1: last_version_by_content[content]
+        for members, content in groups
+        for member in members
+        if members[-1] + 1 < last_version_by_content[content]
+    }
 
 
 _make_candidate: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__, Candidate)
