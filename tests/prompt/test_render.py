@@ -805,3 +805,15 @@ async def test_the_front_door_runs_as_written(
 def test_groups_are_messages_the_caller_keeps_together() -> None:
     one = PromptMessage(role=Role.USER, parts=(Text("one"),))
     assert exact_prompt().raw(MessageGroup((one, one))).steps
+
+
+async def test_a_question_that_is_stored_and_written_is_warned_of() -> None:
+    async with ACMS("twice", open_storage("memory://")) as session:
+        await session.ingest("user", "Which floor is it?")
+        history = Prompt(OpenAIChat("gpt-4o")).history(session)
+        once = await history.recall(session, "Which floor is it?").render(budget=200)
+        twice = (
+            await history.recall(session, "Which floor is it?").user("Which floor is it?").render(budget=200)
+        )
+    assert once.warnings == ()
+    assert any(warning.startswith("the question is sent twice") for warning in twice.warnings)

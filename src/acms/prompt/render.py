@@ -88,6 +88,7 @@ OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
 CONDENSED_OUTPUTS = 12
 """Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
+REPEATED_QUESTION = "the question is sent twice: it is the newest message of the log, and the prompt adds it again; leave out .user()"
 NOT_STORED = (
     "the next request misses the provider's cache: the positions of recalled messages could not be stored "
     "(other renders of the prompt stored theirs first)"
@@ -448,6 +449,8 @@ class _Renderer:
         self._warnings += [*stable_history.warnings, *placed_history.list_cut_warnings()]
         if not committed:
             self._warnings.append(NOT_STORED)
+        if _repeats_question(prompt.placed):
+            self._warnings.append(REPEATED_QUESTION)
         return prompt
 
     async def _build_stable_history(
@@ -781,3 +784,11 @@ def _warn_of_cuts(placed: Sequence[PlacedMessage]) -> list[str]:
         for placement in placed
         if placement.rendition == "cut" and placement.message.sources and not placement.pieces
     ]
+
+
+def _repeats_question(placed: Sequence[PlacedMessage]) -> bool:
+    """Return whether a written message of the user says the same as the newest message of the user in the log."""
+    from_user = [one for one in placed if one.message.role is Role.USER and not one.pieces]
+    logged_texts = [one.message.text for one in from_user if one.message.sources]
+    written_texts = [one.message.text for one in from_user if not one.message.sources]
+    return bool(logged_texts) and logged_texts[-1] in written_texts
