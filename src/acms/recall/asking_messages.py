@@ -15,10 +15,9 @@ from acms.ports import StorageBackend
 from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Ints
 from acms.recall.query import Query
+from acms.text.function_words import QUESTION_MARKS
 from acms.text.tokenizer import function_terms, primary_term, split_words
 
-QUESTION_MARKS = ("?", "？", "؟")
-"""Signs at the end of a question: those of Latin, Chinese and Arabic script."""
 ROUTINE_REPETITIONS = 3
 """Earlier requests of the same form from which on a form is routine."""
 MOST_COMPARED = 256

@@ -629,7 +629,7 @@ def _reject_fact(candidate: Candidate, facts: FactIndex, conditions: Conditions)
     if not facts.allows(version):
         return Choice(candidate, False, "filter", FILTERED_REASON)
     if conditions.answers_only and not facts.answers(version):
-        return Choice(candidate, False, "cutoff", "below a quarter of the best relevance")
+        return Choice(candidate, False, "cutoff", facts.why_no_answer())
     if candidate.relevance < conditions.min_relevance:
         reason = f"below the least relevance of {conditions.min_relevance:.2f}"
         return Choice(candidate, False, "min_relevance", reason)

@@ -20,7 +20,7 @@ from acms.ports import Frame
 from acms.recall.corpus import Corpus
 from acms.recall.index import Floats
 from acms.recall.planner import LABEL_TOKENS, Candidate
-from acms.recall.ranking import CUTOFF_SHARE, MIN_CANDIDATES, Ranking
+from acms.recall.ranking import ASKS_NOTHING, BELOW_CUTOFF, CUTOFF_SHARE, MIN_CANDIDATES, Ranking
 from acms.recall.scoring import MARK_FACTOR, NATS_PER_DEVIATION, find_cosines, order_by_cost, score_words
 from acms.text.tokenizer import compute_idf
 
@@ -112,10 +112,16 @@ class FactIndex:
         return self._allowed_mask is None or bool(self._allowed_mask[self.corpus.position_of(version - 1)])
 
     def answers(self, version: int) -> bool:
-        """Return whether a fact is above the cutoff, by its version."""
+        """Return whether a fact is above the cutoff, by its version; none is if the query asks nothing."""
+        if self._ranking.query.asks_nothing:
+            return False
         position = self.corpus.position_of(version - 1)
         without_marks = float(self.without_marks[position])
         return without_marks >= CUTOFF_SHARE * self._best_without_marks or float(self._marks[position]) > 0
+
+    def why_no_answer(self) -> str:
+        """Return why a fact does not answer."""
+        return ASKS_NOTHING if self._ranking.query.asks_nothing else BELOW_CUTOFF
 
     @property
     def meaning(self) -> float:

@@ -235,6 +235,8 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
     if request.user_words:
         word_tokens = min(request.user_words, request.budget // 2)  # the answers need the rest
         ranking.keep_user_words(find_user_words(corpus, word_tokens))
+    if request.only_relevant and ranking.query.asks_nothing:
+        ranking.exclude_answers()
     if not corpus.start:  # no other session is searched
         return ranked
     is_unrelated = request.only_on_topic and not concerns_others(

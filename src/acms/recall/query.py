@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from acms.recall.index import Floats
+from acms.text.function_words import (
+    POLITENESS,
+    QUESTION_WORDS,
+    asks_nothing,
+    courtesies,
+    find_function_pairs,
+)
 from acms.text.tokenizer import (
     find_names,
     function_terms,
@@ -39,6 +46,8 @@ class QueryName(NamedTuple):
     own_terms: frozenset[int]
     #: Terms of its other forms.
     alternatives: tuple[int, ...]
+    #: Whether the other forms count only in a log that holds none of its own terms.
+    is_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,8 @@ class Query:
     speakers: frozenset[str] = frozenset()
     #: Weight of a mark, by marker; none for a missing marker.
     marker_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: Whether it is a greeting, thanks or an acknowledgment.
+    asks_nothing: bool = False
 
     def resolve_names(self, count_holders: Callable[[int], int]) -> Query:
         """Return the query with the forms of its names that a log holds as words; `count_holders` looks up a term.
@@ -64,7 +75,7 @@ class Query:
         words = {word.terms[0]: word for word in self.words}
         for name in self.names:
             held_alternatives = [term for term in name.alternatives if count_holders(term)]
-            if not held_alternatives:
+            if not held_alternatives or (name.is_fallback and any(map(count_holders, name.own_terms))):
                 continue
             for term in name.own_terms:
                 if term in words and not any(map(count_holders, words[term].terms)):
@@ -85,16 +96,19 @@ def parse_query(
 ) -> Query:
     """Parse the text of a question into a query; `speakers` are those of the log.
 
-    `markers` pairs terms with markers: a word with such a term names the marker. English function words and words of
-    politeness are left out unless there are no others; function words of other languages weigh little, as they are in
-    most messages.
+    `markers` pairs terms with markers: a word with such a term names the marker. Left out, unless there are no others,
+    are function words of English and of scripts without spaces, question words, and words of politeness. Other function
+    words weigh little, as they are in most messages.
     """
     all_words = split_words(text)
     variants = variant_terms(all_words)
     terms_by_speaker = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
     speaker_terms = frozenset[int]().union(*terms_by_speaker.values())
     words: dict[int, QueryWord] = {}
-    for word in _remove_politeness(remove_function_words(all_words)):
+    pairs = find_function_pairs(text)
+    unsearched = POLITENESS | QUESTION_WORDS | pairs.covered
+    possible_words = [word for word in all_words if word not in unsearched] or all_words
+    for word in remove_function_words(possible_words):
         term = primary_term(word)
         if term not in words:
             named_markers = tuple([marker for marker_term, marker in markers if marker_term == term])
@@ -102,11 +116,12 @@ def parse_query(
     named_speakers = [name for name, terms in terms_by_speaker.items() if not terms.isdisjoint(words)]
     return Query(
         words=tuple(words.values()),
-        names=tuple(_find_query_names(text, all_words)),
+        names=(*_find_query_names(text, all_words), *_name_single_characters(pairs.single_characters)),
         space=space,
         vector=vector,
         speakers=frozenset(named_speakers),
         marker_weights=marker_weights or {},
+        asks_nothing=asks_nothing(text, all_words, pairs.covered),
     )
 
 
@@ -120,6 +135,13 @@ def _find_query_names(text: str, words: Sequence[str]) -> list[QueryName]:
     for first, second in pairwise(words):
         names.append(QueryName(own_terms=frozenset(), alternatives=(primary_term(first + second),)))
     return names
+
+
+def _name_single_characters(single_characters: Mapping[str, Iterable[str]]) -> Iterator[QueryName]:
+    """Yield Chinese words of one character, which a log without their pairs may hold as parts of longer words."""
+    for character, pairs in single_characters.items():
+        pair_terms = frozenset(map(primary_term, pairs))
+        yield QueryName(pair_terms, (primary_term(character),), is_fallback=True)
 
 
 def remove_speakers(text: str, speakers: Iterable[str]) -> str:
@@ -141,30 +163,11 @@ def remove_speakers(text: str, speakers: Iterable[str]) -> str:
 
 _NAME = re.compile(r"(\w+)(?:['\u2019]s\b)?")
 
-_COURTESIES = """
-    hi hey hello bye goodbye ciao hola hallo salut bonjour morning evening night thanks thank thx merci gracias danke
-    grazie obrigado obrigada please sorry welcome cheers ok okay yes yeah yep yup no nope sure right alright great good
-    nice fine cool perfect awesome wow lol haha hmm well continue go see later noted understood ja nein oui non si sí
-    não sim bitte gern gut bien bueno bom
-"""
-
-
-#: Courtesies that are never what is asked for; "good", "right" or "night" may be.
-_POLITENESS = frozenset(
-    "please thanks thank thx hi hello hey bitte danke merci gracias grazie obrigado obrigada".split()
-)
-
-
-def _remove_politeness(words: Sequence[str]) -> Sequence[str]:
-    """Return words without those of politeness; all of them if there are no others."""
-    other_words = [word for word in words if word not in _POLITENESS]
-    return other_words or words
-
 
 @lru_cache(maxsize=1)
 def contentless_terms() -> frozenset[int]:
     """Return the primary terms of words that ask nothing: function words of English, and courtesies."""
-    return function_terms() | frozenset(map(primary_term, _COURTESIES.split()))
+    return function_terms() | frozenset(map(primary_term, courtesies()))
 
 
 def find_content_words(query: Query) -> list[int]:

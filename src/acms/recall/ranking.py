@@ -22,6 +22,10 @@ NEAR_DEVIATIONS = 2.0
 MIN_CANDIDATES = 256
 """Entries that planning considers, at least."""
 
+#: Reasons why an entry does not answer.
+ASKS_NOTHING = "the query is a greeting, thanks or an acknowledgment"
+BELOW_CUTOFF = "below a quarter of the best relevance"
+
 
 class Ranking:
     """The active messages of a corpus, ordered by relevance over the root of their tokens."""
@@ -58,7 +62,8 @@ class Ranking:
         #: Positions that are shown whatever their relevance, and those of them that come before the answers.
         self._always_included: frozenset[int] = frozenset()
         self._user_words: frozenset[int] = frozenset()
-        #: Messages before this position are no answers: they are of other sessions, which are not about the query.
+        #: Messages before this position are no answers: they are of other sessions, which are not about the query, or
+        #: the query asks nothing.
         self._first_searched = 0
         #: Positions of the candidates, best first.
         self.positions = self._find_candidates(size)
@@ -115,7 +120,11 @@ class Ranking:
 
     def exclude_other_sessions(self) -> None:
         """Put messages of other sessions below the cutoff, except those that are always included."""
-        self._first_searched = self.corpus.start
+        self._first_searched = max(self._first_searched, self.corpus.start)
+
+    def exclude_answers(self) -> None:
+        """Put all messages below the cutoff, except those that are always included."""
+        self._first_searched = len(self.corpus)
 
     def set_companions(self, leaders: Mapping[int, int]) -> None:
         """Let messages be chosen right after their leaders, whatever their own scores.
@@ -213,11 +222,13 @@ class Ranking:
         """Return why a message does not answer."""
         if self.asks(position):
             return "it asks the query, or for the same of something else"
+        if self.query.asks_nothing and position < self._first_searched:
+            return ASKS_NOTHING
         if position < self._first_searched:
             return (
                 "the query names no speaker, and no other session holds half of its words, or two rare ones"
             )
-        return "below a quarter of the best relevance"
+        return BELOW_CUTOFF
 
     def relevance(self, position: int) -> float:
         """Return how well a message answers by itself, in [0, 1]."""

@@ -263,6 +263,19 @@ def split_words(text: str) -> list[str]:
     return [piece for word in _WORD.findall(text) for piece in _split_joined_script(word)]
 
 
+def find_joined_runs(text: str) -> list[str]:
+    """Return the runs of characters of which `split_words` makes pairs."""
+    if text.isascii():
+        return []
+    text = unicodedata.normalize("NFKC", text).lower()
+    return _RUN.findall(_MONTH.sub(_add_month_name, text))
+
+
+def is_han(character: str) -> bool:
+    """Return whether a character is a Chinese one."""
+    return _HAN.match(character) is not None
+
+
 def _add_month_name(match: re.Match[str]) -> str:
     month = int(match[1]) - 1 if match[1] else _NUMERALS[match[2]]
     return f" {MONTHS[month]} {match[0]}"
