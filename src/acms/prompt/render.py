@@ -88,7 +88,10 @@ OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
 CONDENSED_OUTPUTS = 12
 """Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
-REPEATED_QUESTION = "the question is sent twice: it is the newest message of the log, and the prompt adds it again; leave out .user()"
+REPEATED_QUESTION = (
+    "the question is sent twice: it is the newest message of the log, and the prompt adds it again; "
+    "leave out .user()"
+)
 NOT_STORED = (
     "the next request misses the provider's cache: the positions of recalled messages could not be stored "
     "(other renders of the prompt stored theirs first)"
