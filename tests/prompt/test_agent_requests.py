@@ -461,5 +461,5 @@ async def test_routine_requests_of_several_forms_hide_no_change_of_what_the_user
             prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question)
             rendered = await prompt.user(question).render(budget=4000)
             text = json.dumps(rendered.payload)
-            assert text.count("It looks fine") < 15
+            assert text.count("It looks fine") < 20  # half of them behind a quoted question that they answer
             assert -1 < text.find(old) < text.find(change), question

@@ -27,6 +27,7 @@ from acms.log.validity import UNLABELLED, Labels
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Corpus
+from acms.recall.exchanges import find_exchanges
 from acms.recall.fact_candidates import FactIndex
 from acms.recall.index import Ints
 from acms.recall.planner import (
@@ -213,6 +214,8 @@ class _PastCandidates:
         #: Version of the newest repetition of each tool group that was repeated with the same results.
         self._newest_repetitions: Mapping[int, int] = {}
         self._demotions: Mapping[int, Demotion] = {}
+        #: Positions of a question and its answer, by both.
+        self._exchanges: Mapping[int, tuple[int, int]] = {}
         self.trims: dict[str, Demotion] = {}
 
     def in_order(self) -> list[Candidate]:
@@ -226,6 +229,14 @@ class _PastCandidates:
         families = _group_duplicates(corpus, ranking)
         if conditions.stale or conditions.profile:
             self._demotions = _find_superseded(corpus, documents, families, conditions)
+        if conditions.answers_only:
+            exchanges = find_exchanges(corpus, ranking)
+            self._exchanges = {key: pair for key, pair in exchanges.items() if self._may_pair(pair)}
+            for version, position, family in zip(
+                (documents + 1).tolist(), ranking.positions.tolist(), families, strict=True
+            ):
+                if self._exchanges.get(position, (-1, -1))[0] == position:
+                    self._best_duplicates[family] = version
         groups = corpus.snapshot.column("group")[documents]
         self._newest_repetitions = _find_repeated_groups(corpus, documents[groups >= 0], ranking.allowed)
         rows = zip(
@@ -242,11 +253,25 @@ class _PastCandidates:
             if version in self._considered_versions:
                 if version in self._offered_versions:
                     self._best_duplicates.setdefault(family, version)
-            elif is_plain and family == index:
+            elif is_plain and self._is_only_copy(index, family, position):
                 self._best_duplicates[family] = version
                 self._candidates.append((position, candidate))
             else:
                 self._collect_or_reject(candidate, document, position, group, family)
+
+    def _is_only_copy(self, index: int, family: int, position: int) -> bool:
+        """Return whether an entry is the best of its copies, and belongs to no exchange."""
+        return family == index and family not in self._best_duplicates and position not in self._exchanges
+
+    def _may_pair(self, positions: tuple[int, int]) -> bool:
+        """Return whether a question and its answer can be one unit: neither is outdated, nor the question excluded."""
+        versions = [self._corpus.document(position) + 1 for position in positions]
+        question = self._corpus.snapshot.doc(versions[0] - 1)
+        if question.id in self._conditions.exclude or not self._considered_versions.isdisjoint(versions):
+            return False
+        return not any(
+            version in self._demotions or version in self._conditions.labels.times for version in versions
+        )
 
     def _flag_exempt_from_rules(self, groups: Ints) -> list[bool]:
         """Return which ranked entries no rule rejects, unless they are duplicates: most of them, which saves time."""
@@ -267,11 +292,17 @@ class _PastCandidates:
         version = document + 1
         end = position
         hidden_reason = ""
-        if group < 0:
+        exchange = self._exchanges.get(position)
+        if group < 0 and exchange is None:
             self._considered_versions.add(version)
         else:
-            unit, hidden_reason = group_at_index(self._corpus, position)
-            self._considered_versions.update([entry.version for entry in unit.entries])
+            if exchange is None:
+                unit, hidden_reason = group_at_index(self._corpus, position)
+            else:
+                position = exchange[0]
+                documents = map(self._corpus.document, exchange)
+                unit = EntryGroup(tuple(map(self._corpus.snapshot.doc, documents)))
+            self._considered_versions.update(entry.version for entry in unit.entries)
             positions = [self._corpus.position_of(entry.version - 1) for entry in unit.entries]
             group_candidate = build_candidate(unit, _source_of_group(unit), self._frame)
             candidate = _rank_group(group_candidate, self._ranking, positions)

@@ -15,6 +15,7 @@ from acms.recall.corpus import K1, Corpus
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking, find_largest_indices
 from acms.recall.scoring import NATS_PER_DEVIATION, vectors_of
+from acms.text.index_record import QUESTION
 from acms.text.tokenizer import compute_idf, subjectless_terms
 
 MAX_STATEMENT_WORDS = 60
@@ -42,7 +43,9 @@ def add_companions(corpus: Corpus, ranking: Ranking) -> None:
     """
     is_statement = (corpus.column("length") <= MAX_STATEMENT_WORDS) & (corpus.column("group") < 0)
     leaders = _find_leaders(corpus, ranking, is_statement)
-    may_accompany = is_statement if ranking.allowed is None else is_statement & ranking.allowed
+    may_accompany = is_statement & ((corpus.column("flags") & QUESTION) == 0)  # a question corrects nothing
+    if ranking.allowed is not None:
+        may_accompany &= ranking.allowed
     leader_by_companion: dict[int, int] = {}
     for leader in leaders:
         for companion in _find_companions(corpus, ranking, leader, may_accompany):

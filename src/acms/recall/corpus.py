@@ -268,6 +268,10 @@ class Corpus:
         active = positions >= 0
         return positions[active], counts[active]
 
+    def terms_at(self, position: int) -> frozenset[int]:
+        """Return the different terms of the entry at a position."""
+        return frozenset(self.snapshot.terms_of(self.document(position))[0].tolist())
+
     def count_holders(self, term: int) -> int:
         """Return how many entries of the log hold a term, active or not."""
         return len(self.snapshot.postings(term))

@@ -117,6 +117,16 @@ class Candidate(NamedTuple):
     topic: int = Topic.ON
 
     @property
+    def is_tool_group(self) -> bool:
+        """Whether it is a tool call with its results."""
+        return len(self.costs) > 1 and self.unit.entries[0].group is not None
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it is a question with its answer, see `acms.recall.exchanges`."""
+        return len(self.costs) > 1 and self.unit.entries[0].group is None
+
+    @property
     def markers(self) -> tuple[str, ...]:
         """Markers of all its entries."""
         return self.unit.markers

@@ -19,6 +19,8 @@ USER_WORDS_REASON = (
     "short words of the user with their answers, and marked ones, are shown before outputs of tools"
 )
 """Reason for such messages in the log of an agent."""
+EXCHANGE_REASON = "a question with its answer"
+"""Beginning of the reason for both."""
 SMALL_CALL_TOKENS = 120
 """Tokens up to which a tool call is not cut, if they are no more than a quarter of the budget."""
 COMPANIONS_SHARE = 0.2
@@ -219,11 +221,12 @@ def _leaders_first(
     """
     score = candidate.score
     is_large = candidate.tokens > budget / 2
-    is_tool_group = len(candidate.costs) > 1
     if is_companion:
         score = candidate.leader_score
-    elif is_tool_group or (is_large and candidate.relevance >= HALF_RELEVANCE):
-        most_tokens = _tool_excerpt_tokens(candidate, budget) if is_tool_group else _excerpt_tokens(budget)
+    elif candidate.is_tool_group or (is_large and candidate.relevance >= HALF_RELEVANCE):
+        most_tokens = _excerpt_tokens(budget)
+        if candidate.is_tool_group:
+            most_tokens = _tool_excerpt_tokens(candidate, budget)
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME_TOKENS) / (excerpt_tokens + FRAME_TOKENS))
     is_kept = candidate.topic == Topic.USER_WORDS
@@ -237,12 +240,12 @@ def _excerpt_tokens(budget: int) -> int:
 
 def _tool_excerpt_tokens(candidate: Candidate, budget: int) -> int:
     """Return the most tokens of an excerpt of a tool call; a small one is shown whole."""
-    return max(budget // 8, _least_tool_excerpt(candidate), min(SMALL_CALL_TOKENS, budget // 4))
+    return max(budget // 8, _least_excerpt(candidate), min(SMALL_CALL_TOKENS, budget // 4))
 
 
-def _least_tool_excerpt(candidate: Candidate) -> int:
-    """Return the fewest tokens that are worth an excerpt of a tool call: its shortest message, and an excerpt."""
-    return min(candidate.costs) + MIN_EXCERPT_TOKENS
+def _least_excerpt(candidate: Candidate) -> int:
+    """Return the fewest tokens that are worth an excerpt: of a tool call or an exchange, its shortest message more."""
+    return MIN_EXCERPT_TOKENS + (min(candidate.costs) if len(candidate.costs) > 1 else 0)
 
 
 def _choose_by_score(
@@ -308,35 +311,38 @@ def _choose_candidate(
     A large tool call is shown as an excerpt unless `all_fit`, which means that all candidates fit whole.
     """
     tokens = candidate.tokens
-    is_tool_group = len(candidate.costs) > 1
-    if is_tool_group and not all_fit:
+    if candidate.is_tool_group and not all_fit:
         limit = min(remaining, _tool_excerpt_tokens(candidate, budget))
-        if tokens > limit >= _least_tool_excerpt(candidate):
+        if tokens > limit >= _least_excerpt(candidate):
             reason = f"what answers in a tool call of {tokens} tokens"
             return Choice(candidate, True, "excerpt", reason, limit)
     if tokens <= remaining:
         return _make_choice((candidate, True, "score", _inclusion_reason(candidate), 0))
-    is_large = tokens > budget / 2
-    if may_excerpt and not is_tool_group and is_large and remaining >= MIN_EXCERPT_TOKENS:
+    is_large = candidate.is_exchange or (tokens > budget / 2 and not candidate.is_tool_group)
+    if may_excerpt and is_large and remaining >= _least_excerpt(candidate):
         reason = f"an excerpt of {tokens} tokens, {_describe_relevance(candidate)}"
-        return Choice(candidate, True, "excerpt", reason, min(remaining, _excerpt_tokens(budget)))
+        if candidate.is_exchange:
+            reason = f"{EXCHANGE_REASON}, {reason}"
+        limit = max(_excerpt_tokens(budget), _least_excerpt(candidate))
+        return Choice(candidate, True, "excerpt", reason, min(remaining, limit))
     return _too_large(candidate, remaining)
 
 
 def _inclusion_reason(candidate: Candidate) -> str:
-    """Return why a candidate is shown whole, for the reader of the result."""
+    """Return why a candidate is shown whole."""
     if candidate.topic == Topic.USER_WORDS:
-        return USER_WORDS_REASON
-    is_companion = candidate.leader_score > candidate.score
-    if is_companion:
+        return f"{EXCHANGE_REASON}, {USER_WORDS_REASON}" if candidate.is_exchange else USER_WORDS_REASON
+    if candidate.leader_score > candidate.score:
         return "said later about the same, perhaps a correction"
     if candidate.score <= 0:
         return "the budget holds the whole session"
     relevance = _describe_relevance(candidate)
-    if not candidate.markers:
-        return relevance
-    # "marked decision, and relevant"
-    return f"marked {', '.join(candidate.markers)}, and {relevance.removesuffix(' to the query')}"
+    if candidate.is_exchange:
+        relevance = f"{EXCHANGE_REASON}, {relevance}"
+    markers = candidate.unit.markers
+    if markers:
+        return f"marked {', '.join(markers)}, and {relevance.removesuffix(' to the query')}"
+    return relevance
 
 
 def _describe_relevance(candidate: Candidate) -> str:

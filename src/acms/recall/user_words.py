@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acms.model import Role
 from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Ints
-from acms.text.index_record import EXTERNAL
+from acms.text.index_record import EXTERNAL, QUESTION
 from acms.text.tokenizer import compute_idf, function_terms, subjectless_terms
 
 MAX_MESSAGE_TOKENS = 120
@@ -47,19 +48,18 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     is_external = (corpus.column("flags") & EXTERNAL) != 0
     tokens = corpus.column("tokens")
     is_short = is_own & is_single & ~is_external & (tokens <= MAX_MESSAGE_TOKENS)
+    only_asks = (corpus.column("flags") & QUESTION) != 0
     is_marked = corpus.marker_mask()
-    says_something = is_user if is_marked is None else is_user | is_marked
+    says_something = is_user & ~only_asks if is_marked is None else (is_user & ~only_asks) | is_marked
     positions = np.flatnonzero(is_short & says_something)
-    turns = np.append(np.flatnonzero(is_user), len(corpus))
-    answers = np.flatnonzero(is_short & is_assistant)
+    replies = dict(
+        zip(positions.tolist(), find_replies(corpus, positions, is_short & is_assistant), strict=True)
+    )
     chosen: list[int] = []
     remaining = max_tokens
     for position in _order_by_worth(corpus, positions):
-        words = [position]
-        turn_end = int(turns[np.searchsorted(turns, position, side="right")])
-        last_answer = int(np.searchsorted(answers, turn_end)) - 1
-        if last_answer >= 0 and answers[last_answer] > position:
-            words.append(int(answers[last_answer]))
+        reply = int(replies[position])
+        words = [position] if reply < 0 else [position, reply]
         costs = [int(tokens[word]) + SPEAKER_TOKENS for word in words]
         if sum(costs) > remaining:  # without its answer, if that fits
             words, costs = words[:1], costs[:1]
@@ -70,6 +70,19 @@ def find_user_words(corpus: Corpus, max_tokens: int) -> Ints:
     return np.unique(np.array(chosen, np.int64))
 
 
+def find_replies(corpus: Corpus, positions: Ints, is_reply: NDArray[np.bool_]) -> Ints:
+    """Return the last reply to each of some messages before the next message of the user; -1 for one without any."""
+    users = np.flatnonzero(corpus.user_labels[corpus.labels[0]])
+    turn_ends = np.append(users, len(corpus))[np.searchsorted(users, positions, side="right")]
+    candidates = np.append(np.flatnonzero(is_reply), -1)  # index -1 is that of no reply
+    replies = candidates[np.searchsorted(candidates[:-1], turn_ends) - 1]
+    is_later = replies > positions
+    logs = corpus.snapshot.logs
+    if logs is not None:
+        is_later &= logs[corpus.documents(replies)] == logs[corpus.documents(positions)]
+    return np.where(is_later, replies, -1)
+
+
 def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
     """Return positions: the first one, those that may correct it, then the newest; routine ones are left out.
 
@@ -78,10 +91,10 @@ def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
     """
     first, newest_first = positions[:1], positions[:0:-1]
     terms_by_position = {
-        position: frozenset(corpus.snapshot.terms_of(corpus.document(position))[0].tolist())
+        position: corpus.terms_at(position)
         for position in [*first.tolist(), *newest_first[:MOST_COMPARED].tolist()]
     }
-    routine_terms = _find_routine_terms(terms_by_position.values())
+    routine_terms = find_routine_terms(terms_by_position.values())
     subjects = [
         term
         for position in first.tolist()
@@ -97,18 +110,18 @@ def _order_by_worth(corpus: Corpus, positions: Ints) -> list[int]:
     informative: list[int] = []
     for position in newest_first[~is_related].tolist():
         terms = terms_by_position.get(position)
-        if terms is None or _share_of_unusual(terms, routine_terms) > UNUSUAL_SHARE:
+        if terms is None or not is_routine(terms, routine_terms):
             informative.append(position)
     return [*first.tolist(), *related.tolist(), *informative]
 
 
-def _share_of_unusual(terms: frozenset[int], routine_terms: frozenset[int]) -> float:
-    """Return which share of the terms that name something is not routine."""
+def is_routine(terms: frozenset[int], routine_terms: frozenset[int]) -> bool:
+    """Return whether at most `UNUSUAL_SHARE` of the terms of a message that name something are not routine."""
     naming_terms = terms - subjectless_terms()
-    return len(naming_terms - routine_terms) / max(1, len(naming_terms))
+    return len(naming_terms - routine_terms) <= UNUSUAL_SHARE * len(naming_terms)
 
 
-def _find_routine_terms(terms_by_message: Collection[frozenset[int]]) -> frozenset[int]:
+def find_routine_terms(terms_by_message: Collection[frozenset[int]]) -> frozenset[int]:
     """Return the terms that many of some messages hold, and function words."""
     message_counts = Counter(term for terms in terms_by_message for term in terms)
     max_count = max(MIN_ROUTINE_MESSAGES, ROUTINE_SHARE * len(terms_by_message))

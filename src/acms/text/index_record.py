@@ -28,16 +28,17 @@ from acms.log import trust
 from acms.log.encoding import to_microseconds
 from acms.log.facts import has_address, normalize_address
 from acms.model import Draft, Kind, Origin, Privacy, Role, ToolCall, ToolResult
+from acms.text.questions import is_only_question
 from acms.text.tokenizer import content_terms, count_terms, find_names, searchable_terms, split_words
 
-SPACE = "cards5"
+SPACE = "cards6"
 """Derived space of the records; another recipe is another space."""
 
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, EMPTY, EXTERNAL = 1, 4, 8
-"""Flags: it replaces something; it has no content; it is external text, or was made from some."""
+REPLACES, QUESTION, EMPTY, EXTERNAL = 1, 2, 4, 8
+"""Flags: it replaces something; it only asks; it has no content; it is external text, or was made from some."""
 
 ONE, MANY = "1", "*"
 """First character of the name of a fact's address: how many facts may be active there."""
@@ -112,6 +113,8 @@ def _flags_of(draft: Draft) -> int:
         flags |= REPLACES
     if not draft.content:
         flags |= EMPTY
+    elif draft.privacy is not Privacy.BLOCK and is_only_question(draft.content):
+        flags |= QUESTION
     if trust.trust_of_entry(draft) is Origin.EXTERNAL:
         flags |= EXTERNAL
     return flags

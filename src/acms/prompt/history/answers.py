@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from acms.model import Context, Source
+from acms.model import Context, Role, Source
 from acms.plan.nodes import MessageGroup, Piece
 from acms.ports import Codec
 from acms.prompt import excerpts
@@ -13,7 +13,7 @@ from acms.prompt.history import cache_window
 from acms.prompt.history.tool_outputs import is_call
 from acms.prompt.resolve import quote_items
 from acms.prompt.steps import Readable, RecallStep
-from acms.recall.selection import USER_WORDS_REASON
+from acms.recall.selection import EXCHANGE_REASON, USER_WORDS_REASON
 from acms.results import ContextItem, ContextItems, is_external
 from acms.text.tokenizer import content_terms, split_words
 
@@ -100,10 +100,14 @@ class AnswerSearch:
         if not take_all:
             items = _select_answers(items, int(tokens * SCORE_SHARE))
         new_items: list[ContextItem] = []
-        for item in drop_repeated_facts(items):
-            text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
-            if text:
-                new_items.append(item if text == item.content else replace(item, content=text))
+        for group in _group_items(drop_repeated_facts(items)):
+            new_group: list[ContextItem] = []
+            for item in group:
+                text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
+                if text:
+                    new_group.append(item if text == item.content else replace(item, content=text))
+            if not _is_bare_question(new_group, group):
+                new_items += new_group
         return await quote_items(new_items, self.session, context, self.codec.counter)
 
     async def measure(self, turn: Sequence[MessageGroup], context: Context | None) -> int:
@@ -151,24 +155,40 @@ def _select_answers(items: Sequence[ContextItem], min_tokens: int) -> list[Conte
 
     The items with the best scores are chosen until they take `min_tokens` tokens. After that an item needs a share of
     the best relevance (`LEAST_RELEVANCE`). Items that are shown as the user's own words are always chosen. The messages
-    of one tool call are one item.
+    of one tool call are one item, and so are a question and its answer.
     """
-    groups: dict[str, list[ContextItem]] = {}
-    for item in items:
-        groups.setdefault(item.group or item.id, []).append(item)
-    best_first = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
+    best_first = sorted(_group_items(items), key=lambda group: -max(item.score for item in group))
     best_relevance = max((item.relevance for item in items), default=0.0)
     selected_ids: set[str] = set()
     tokens = 0
     for group in best_first:
         relevance = max(item.relevance for item in group)
-        is_user_words = any(item.why == USER_WORDS_REASON for item in group)
+        is_user_words = any(item.why.endswith(USER_WORDS_REASON) for item in group)
         is_needed = tokens < min_tokens or relevance >= LEAST_RELEVANCE * best_relevance
         if not is_needed and not is_user_words:
             continue
         selected_ids.update(item.id for item in group)
         tokens += sum(item.token_count for item in group)
     return [item for item in items if item.id in selected_ids]
+
+
+def _group_items(items: Sequence[ContextItem]) -> list[list[ContextItem]]:
+    """Return items in groups: a tool call with its results, a question with its answer, or a single item."""
+    groups: dict[str, list[ContextItem]] = {}
+    question_id = ""  # that of the newest question whose answer follows
+    for item in items:
+        key = item.group or item.id
+        if item.why.startswith(EXCHANGE_REASON):
+            question_id = item.id if item.role is Role.USER else question_id
+            key = question_id
+        groups.setdefault(key, []).append(item)
+    return list(groups.values())
+
+
+def _is_bare_question(shown: Sequence[ContextItem], group: Sequence[ContextItem]) -> bool:
+    """Return whether of a question with its answer only the question is left to show."""
+    is_exchange = len(group) == 2 and group[0].why.startswith(EXCHANGE_REASON)
+    return is_exchange and len(shown) == 1 and shown[0].id == group[0].id
 
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
