@@ -354,3 +354,77 @@ async def test_a_newest_answer_larger_than_the_budget_is_cut_before_a_question(
     assert "Step 0: open" in text
     assert rendered.tokens.upper_bound > 0.8 * budget
     assert any(warning.startswith("newest message: ") for warning in rendered.warnings)
+
+
+async def show_finished_output(output: str, question: str, budget: int) -> str:
+    """Return the output of an earlier call as it stands in the history of a prompt."""
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Start.")
+        call = {"id": "call_1", "name": "search", "arguments": "{}"}
+        await session.ingest("assistant", "", tool_calls=[call])
+        await session.ingest("tool", output, tool_call_id="call_1")
+        await session.ingest("assistant", "Done.")
+        for number in range(6):
+            await session.ingest("user", f"Note {number} about lunch.")
+            await session.ingest("assistant", f"Filed {number}.")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question).user(question)
+        rendered = await prompt.render(budget=budget)
+    (shown,) = [message["content"] for message in rendered.payload["messages"] if message["role"] == "tool"]
+    return shown
+
+
+@pytest.mark.parametrize("budget", [500, 800, 1_500])
+async def test_no_line_is_cut_that_fits(budget: int) -> None:
+    lines = [
+        f'src/mod{number}.py:{number * 7}:    """Return item {number}. Of a log without tools, the sum. See below."""'
+        for number in range(60)
+    ]
+    shown = (await show_finished_output("\n".join(lines), "log without tools", budget)).split("\n")
+    assert set(shown) & set(lines)
+    assert all(line in lines or line.startswith("[…") for line in shown)
+    assert sum("; entry m_" in line for line in shown) <= 1
+
+
+@pytest.mark.parametrize("budget", [500, 800, 1_500])
+async def test_no_record_of_json_in_one_line_is_cut_that_fits(budget: int) -> None:
+    records = [
+        json.dumps({"week": 15, "region": "North", "customer": 100 + n, "orders": n}) for n in range(48)
+    ]
+    shown = await show_finished_output(f"[{', '.join(records)}]", "customer 130", budget)
+    found = re.findall(r"\{[^}]*\}", shown)
+    assert found
+    assert set(found) <= set(records)
+    assert re.sub(r"\{[^}]*\}|\[…[^]]*\]", "", shown).strip("[], \n") == ""
+
+
+async def test_the_name_of_a_failed_test_stands_above_its_error() -> None:
+    passed = "\n".join(f"tests/test_mod{number}.py {'.' * 20} [{number}%]" for number in range(90))
+    failure = "____ test_login ____\n\n    def test_login():\n>       assert total() == 1\nE       where 2 = total()\n"
+    output = f"{passed}\n==== FAILURES ====\n{failure}\n{'WARNING slow path' * 40}\n1 failed, 89 passed"
+    shown = await show_finished_output(output, "Run the tests.", 1_000)
+    assert "where 2 =" not in shown or "test_login" in shown
+
+
+@pytest.mark.parametrize("step", [100, 120])
+async def test_an_excerpt_of_a_shown_output_adds_lines_and_names_the_call(step: int) -> None:
+    subjects = ["Drop a recall of lists", "Test the recall of a query", "Name a test", "Move the cache"]
+    log = [f"{number:08x} {subjects[number % 4]} in module number {number}" for number in range(400)]
+    question = "Which commits changed the recall?"
+    async with ACMS("s", "memory://", None) as session:
+        for skip in (0, step, 2 * step):
+            await session.ingest("user", f"What is new since {skip}?")
+            call = {"id": f"c{skip}", "name": "git_log", "arguments": json.dumps({"skip": skip})}
+            await session.ingest("assistant", "", tool_calls=[call])
+            await session.ingest("tool", "\n".join(log[skip : skip + 120]), tool_call_id=f"c{skip}")
+            await session.ingest("assistant", "I see.")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question).user(question)
+        rendered = [await prompt.render(budget=budget) for budget in (1_500, 3_000, 6_000)]
+    blocks: list[str] = []
+    for one in rendered:
+        text = "\n\n".join([message["content"] or "" for message in one.payload["messages"]])
+        block = text[text.find("<recalled>") : text.find("</recalled>")]
+        blocks.append(block)
+        shown = re.findall(r"[0-9a-f]{8} .* number \d+", text if step == 120 else block)
+        assert len(shown) == len(set(shown))
+        assert not any(piece.startswith("tool: ") for piece in block.split("\n\n"))
+    assert "tool call: git_log(" in "".join(blocks)

@@ -63,5 +63,20 @@ def test_a_line_of_a_log_stands_alone_beside_the_header() -> None:
     assert _block(f"id,host,state\n{rows}", "host 21") == "id,host,state\n0,host 0,ok\n21,host 21,ok\n"
 
 
-def test_a_sentence_of_a_line_stands_alone() -> None:
-    assert _block("One is here. Two is there. Three is gone.", "Two") == "Two is there. "
+def test_a_sentence_of_a_long_line_stands_alone() -> None:
+    text = "One is here. Two is there. Three is gone. " + "Four is everywhere. " * 20
+    assert _block(text, "Two") == "Two is there. "
+
+
+def test_sentences_of_a_line_of_ordinary_length_stay_together() -> None:
+    lines = [f'mod{number}.py:7: """Read it. Close file {number}. Return it."""\n' for number in range(40)]
+    assert _block("".join(lines), "file 21.").endswith(lines[21])
+
+
+def test_a_ruled_heading_of_a_report_stands_above_its_lines() -> None:
+    failures = [
+        f"____ test_{number} ____\n\n    assert total({number})\nE   no total of {number}\n"
+        for number in range(9)
+    ]
+    text = "==== FAILURES ====\n" + "".join(failures)
+    assert _block(text, "total of 4").startswith("____ test_4 ____")

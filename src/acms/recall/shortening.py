@@ -19,51 +19,67 @@ from acms.text.condense import (
     fill_steps,
     find_level,
     fits_budget,
+    join_records,
     measure_rarity,
 )
-from acms.text.records import Record, group_by_block, split_records
+from acms.text.records import Record, group_by_block, split_record, split_records
 from acms.text.tokenizer import content_terms, split_words
 
 
 def excerpt_item(
     item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> ContextItem:
-    """Cut an item to the sentences that share the most words with the query, within a budget.
+    """Cut an item to the lines that share the most words with the query, within a budget.
 
-    Each sentence is shown with the object, section or function around it, in the order of the text. Of a tool's output
-    only what shares a word is shown, and the line that is most unlike the others, such as an error.
+    Each line is shown with the object, section or function around it, in the order of the text. Of a tool's output
+    only what shares a word is shown, and the line that is most unlike the others, such as an error. If not even the
+    best line fits, its best sentences are shown, or its beginning and its end.
     """
     framing = frame.cost(item.role, (), speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
     records = split_records(item.content)
-    shared_counts: list[int] = []
-    for record in records:
-        terms = content_terms(split_words(item.content[record.start : record.end]))
-        shared_counts.append(len(query_terms.intersection(terms)))
+    content = ""
+    indexes: Sequence[int] = range(len(records))
+    while indexes and not content:
+        ranked, steps = _order_records(item, records, indexes, query_terms)
+
+        def fits(chosen: Sequence[int], records: Sequence[Record] = records) -> bool:
+            return counter.count(join_records(item.content, records, chosen)) <= budget - framing
+
+        content = join_records(item.content, records, fill_steps(steps, fits))
+        best = records[ranked[0]]
+        parts = split_record(item.content, best)
+        if not content and len(parts) == 1:
+            content = cut_middle(item.content[best.start : best.end].strip(), budget - framing, counter)
+            break
+        records = [*records[: ranked[0]], *parts, *records[ranked[0] + 1 :]]
+        indexes = range(ranked[0], ranked[0] + len(parts))
+    if not content:
+        return _empty_item(item)
+    tokens = counter.count(content) + framing
+    return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
+
+
+def _order_records(
+    item: ContextItem, records: Sequence[Record], indexes: Sequence[int], query_terms: set[int]
+) -> tuple[list[int], list[list[int]]]:
+    """Return some records of an item, best first, and the steps in which they are chosen, with their blocks."""
+    shared_counts: dict[int, int] = {}
+    for index in indexes:
+        terms = content_terms(split_words(item.content[records[index].start : records[index].end]))
+        shared_counts[index] = len(query_terms.intersection(terms))
     is_output = item.role is Role.TOOL
     rarity = measure_rarity(item.content, records) if is_output else [0.0] * len(records)
-    best_first = sorted(range(len(records)), key=lambda index: (-shared_counts[index], -rarity[index]))
+    best_first = sorted(indexes, key=lambda index: (-shared_counts[index], -rarity[index]))
     ranked = [index for index in best_first if shared_counts[index]]
-    if is_output and records:
-        most_unusual = max(range(len(records)), key=rarity.__getitem__)
-        ranked.insert(1, most_unusual)
+    if is_output:
+        ranked.insert(1, max(indexes, key=rarity.__getitem__))
     blocks = group_by_block(item.content, records, ranked)
     best_block = blocks[0] if blocks else []  # it may be larger than the budget
     steps = [[index] for index in best_block] + blocks[1:]
     if not is_output:
         steps += [[index] for index in best_first]
-
-    def fits(indexes: Sequence[int]) -> bool:
-        return counter.count(_join_records(item.content, records, indexes)) <= budget - framing
-
-    content = _join_records(item.content, records, fill_steps(steps, fits))
-    if not content and records:  # not even the best sentence fits whole
-        best = records[best_first[0]]
-        content = cut_middle(item.content[best.start : best.end].strip(), budget - framing, counter)
-    if not content:
-        return _empty_item(item)
-    tokens = counter.count(content) + framing
-    return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
+    return best_first, steps
 
 
 def _empty_item(item: ContextItem) -> ContextItem:
@@ -117,30 +133,6 @@ def _restore_result_part(item: ContextItem, original: ContextItem) -> ContextIte
         if isinstance(part, ToolResult):
             return replace(item, parts=(replace(part, output=item.content),))
     return replace(item, parts=())
-
-
-def _join_records(content: str, records: Sequence[Record], indexes: Sequence[int]) -> str:
-    """Join some records in the order of the text, with a mark wherever others are omitted.
-
-    A record that begins a line keeps its indentation and begins one here.
-    """
-    text = ""
-    next_index = 0
-    for index in sorted(set(indexes)):
-        start, end, _ = records[index]
-        record = content[start:end]
-        begins_line = start > 0 and content[start - 1] == "\n"
-        if index == next_index:
-            text += record
-        elif begins_line:
-            text = f"{text.rstrip()}\n{CUT.strip()}\n{record}".lstrip("\n")
-        else:
-            text = (text.rstrip() + CUT).lstrip() + record.lstrip()
-        next_index = index + 1
-    text = text.rstrip()
-    if indexes and next_index < len(records):
-        text += CUT.rstrip()
-    return text
 
 
 def cut_group(

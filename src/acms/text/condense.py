@@ -12,12 +12,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from math import fsum, log
 from unicodedata import combining
 
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
-from acms.text.records import Record, group_by_block, split_records
+from acms.text.records import MAX_LINE_CHARS, Record, group_by_block, split_record, split_records
 from acms.text.tokenizer import split_words
 
 CUT = "[…]"
@@ -32,6 +33,8 @@ MOST_BLOCKS = 200
 """Records that are shown with their blocks; if the budget has tokens for more, single records follow."""
 END_RECORDS = 2
 """Records at the beginning and at the end that are shown before any other."""
+MIN_RECORDS = 3
+"""Records from which on some of a text are chosen; a shorter one is cut in its middle."""
 SHORT_STRING_CHARS = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
 MAX_WORD_CHARS = 60
@@ -102,22 +105,33 @@ def condense_output(
 
     The record that answers or stands out most is kept, then the last and the first, then alternately records that share
     rare words with the question and records that stand out, until the budget is filled; each with the object, section
-    or function around it. If not even the best record fits, its head and tail are shown. The first mark says
-    how much is left out, and the id of the entry that holds all of it. The choice is cached as spans, without the text:
-    a history shows the same outputs every turn.
+    or function around it. If not even the best record fits, a part of it is shown. The first mark says how much is
+    left out, and the id of the entry that holds all of it, as far as that takes at most a quarter of the tokens. The
+    choice is cached as spans, without the text: a history shows the same outputs every turn.
     """
     if fits_budget(text, tokens, counter):
         return text
     key = hash(text), len(text), tokens, counter.name, hash(question), entry_id
-    spans = _known_choices.get(key)
-    if spans is None:
+    choice = _known_choices.get(key)
+    if choice is None:
         if len(_known_choices) >= 4_096:
             _known_choices.clear()
-        spans = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry_id)
-    return _join_spans(text, spans, entry_id) if spans else _keep_beginning(text, tokens, counter)
+        choice = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry_id)
+    spans, detail = choice
+    return _join_spans(text, spans, entry_id, detail) if spans else _keep_beginning(text, tokens, counter)
 
 
-_known_choices: dict[tuple[int, int, int, str, int, str], list[TextSpan]] = {}
+class MarkDetail(IntEnum):
+    """What the first mark of a cut text says."""
+
+    NOTHING = 0
+    SIZE = 1
+    SIZE_AND_ENTRY = 2
+
+
+_Choice = tuple[list[TextSpan], MarkDetail]
+"""The spans of a text that are kept, and the mark between them."""
+_known_choices: dict[tuple[int, int, int, str, int, str], _Choice] = {}
 
 
 def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry_id: str = "") -> str:
@@ -128,10 +142,11 @@ def keep_ends(text: str, tokens: int, counter: TokenCounter, *, entry_id: str = 
     if fits_budget(text, tokens, counter):
         return text
 
-    def fits(spans: Sequence[TextSpan]) -> bool:
-        return counter.count(_join_spans(text, spans, entry_id)) <= tokens
-
-    return _join_spans(text, _choose_ends(text, tokens, fits, 0, len(text)), entry_id)
+    for detail, fits in _list_marks(text, tokens, counter, entry_id):
+        spans = _choose_ends(text, tokens, fits, 0, len(text))
+        if spans:
+            return _join_spans(text, spans, entry_id, detail)
+    return CUT
 
 
 def fits_budget(text: str, tokens: int, counter: TokenCounter) -> bool:
@@ -152,22 +167,51 @@ def _keep_beginning(text: str, tokens: int, counter: TokenCounter) -> str:
     return write(size) if text[: end_of_head(text, size)].strip() else ""
 
 
-def _choose_spans(
-    text: str, tokens: int, counter: TokenCounter, question: str, entry_id: str
-) -> list[TextSpan]:
-    """Return the spans of an output that are kept within `tokens`; `entry_id` is named in the mark beside them."""
+_Fits = Callable[[Sequence[TextSpan]], bool]
+"""Whether some spans of a text fit its budget, with the marks between them."""
 
-    def fits(spans: Sequence[TextSpan]) -> bool:
-        return counter.count(_join_spans(text, spans, entry_id)) <= tokens
 
+def _list_marks(
+    text: str, tokens: int, counter: TokenCounter, entry_id: str
+) -> list[tuple[MarkDetail, _Fits]]:
+    """Return what the first mark may say within a quarter of the tokens, the most first, and what fits beside it."""
+
+    def count(spans: Sequence[TextSpan], detail: MarkDetail) -> int:
+        return counter.count(_join_spans(text, spans, entry_id, detail))
+
+    marks: list[tuple[MarkDetail, _Fits]] = []
+    for detail in sorted(MarkDetail, reverse=True):
+        if detail is MarkDetail.NOTHING or 4 * count([], detail) <= tokens:
+            marks.append((detail, lambda spans, detail=detail: count(spans, detail) <= tokens))
+    return marks
+
+
+def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, entry_id: str) -> _Choice:
+    """Return the spans of a text that are kept: whole records, or a part of the best one if not even that fits."""
     records = split_records(text)
-    has_structure = len(records) >= 6
-    if has_structure:
-        steps = _order_records(text, records, question)
-        chosen = fill_steps(steps, lambda some: fits(_sort_records(records, some)))
-        best = records[steps[0][0]]  # its head and tail are kept if it does not fit whole
-        return _sort_records(records, chosen) or _choose_ends(text, tokens, fits, best.start, best.end)
-    return _choose_ends(text, tokens, fits, 0, len(text))
+    steps = _order_records(text, records, question) if len(records) >= MIN_RECORDS else []
+    marks = _list_marks(text, tokens, counter, entry_id)
+    for detail, fits in marks:
+        spans = _choose_records(records, steps, fits)
+        if spans:
+            return spans, detail
+    start, end = records[steps[0][0]][:2] if steps else (0, len(text))
+    parts = split_record(text, records[steps[0][0]]) if steps else []
+    if len(parts) > 1:
+        steps = _order_records(text, parts, question)
+        steps.insert(1, [0])  # the beginning of a line names it
+    else:
+        steps = []
+    for detail, fits in marks:
+        spans = _choose_records(parts, steps, fits) or _choose_ends(text, tokens, fits, start, end)
+        if spans:
+            return spans, detail
+    return [], MarkDetail.NOTHING
+
+
+def _choose_records(records: Sequence[Record], steps: Sequence[Sequence[int]], fits: _Fits) -> list[TextSpan]:
+    """Return the spans of the records of the first steps that fit."""
+    return _sort_records(records, fill_steps(steps, lambda some: fits(_sort_records(records, some))))
 
 
 def fill_steps(steps: Sequence[Sequence[int]], fits: Callable[[Sequence[int]], bool]) -> list[int]:
@@ -182,26 +226,74 @@ def fill_steps(steps: Sequence[Sequence[int]], fits: Callable[[Sequence[int]], b
     return chosen
 
 
+def join_records(content: str, records: Sequence[Record], indexes: Sequence[int]) -> str:
+    """Join some records in the order of the text, with a mark wherever others are omitted.
+
+    A record that begins a line keeps its indentation and begins one here.
+    """
+    text = ""
+    next_index = 0
+    for index in sorted(set(indexes)):
+        start, end, _ = records[index]
+        record = content[start:end]
+        begins_line = start > 0 and content[start - 1] == "\n"
+        mark = "" if text.rstrip().endswith(CUT) else CUT
+        if index == next_index:
+            text += record
+        elif begins_line:
+            text = "\n".join([part for part in (text.rstrip(), mark, record) if part])
+        else:
+            text = " ".join([part for part in (text.rstrip(), mark, record.lstrip()) if part])
+        next_index = index + 1
+    text = text.rstrip()
+    if indexes and next_index < len(records) and not text.endswith(CUT):
+        text += f" {CUT}"
+    return text
+
+
 def _sort_records(records: Sequence[Record], indexes: Iterable[int]) -> list[TextSpan]:
     """Return the spans of some records in the order of the text."""
     chosen = [records[index] for index in sorted(set(indexes))]
     return [(record.start, record.end) for record in chosen]
 
 
-def _choose_ends(
-    text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bool], start: int, end: int
-) -> list[TextSpan]:
-    """Return the head and the tail of a part of a text, two thirds and one third."""
+def _choose_ends(text: str, tokens: int, fits: _Fits, start: int, end: int) -> list[TextSpan]:
+    """Return the head and the tail of a part of a text, two thirds and one third, in whole lines if any fits."""
     part = text[start:end]
 
     def ends_of_size(size: int) -> list[TextSpan]:
         tail = size // 3
-        return [(start, start + end_of_head(part, size - tail)), (start + start_of_tail(part, tail), end)]
+        ends = (0, end_of_head(part, size - tail)), (start_of_tail(part, tail), len(part))
+        return [
+            (start + first, start + last)
+            for first, last in _widen_cut(part, *ends)
+            if part[first:last].strip()
+        ]
 
     limit = min(len(part) - 1, MOST_CHARACTERS_PER_TOKEN * max(tokens, 0))
     size = bisect_largest(limit, lambda size: fits(ends_of_size(size)))
-    spans = ends_of_size(size)
-    return spans if any(text[first:last].strip() for first, last in spans) else []
+    return ends_of_size(size)
+
+
+def _widen_cut(text: str, head: TextSpan, tail: TextSpan) -> list[TextSpan]:
+    """Return a head and a tail without a line that is cut, unless it is long or nothing else is left."""
+    whole_head, whole_tail = head, tail
+    start, end = _find_line(text, head[1])
+    if end - start <= MAX_LINE_CHARS:
+        whole_head = 0, start
+    start, end = _find_line(text, tail[0])
+    if end - start <= MAX_LINE_CHARS:
+        whole_tail = end, len(text)
+    spans = [whole_head, whole_tail]
+    return spans if any(text[start:end].strip() for start, end in spans) else [head, tail]
+
+
+def _find_line(text: str, position: int) -> TextSpan:
+    """Return the start and end of the line in which a position is; of no characters if it is between two lines."""
+    if _begins_line(text, position):
+        return position, position
+    end = text.find("\n", position)
+    return text.rfind("\n", 0, position) + 1, len(text) if end < 0 else end
 
 
 def bisect_largest(limit: int, holds: Callable[[int], bool]) -> int:
@@ -281,10 +373,12 @@ def _sum_rarities(words: Sequence[set[str]]) -> list[float]:
     return [fsum(idf[word] for word in record_words) for record_words in words]
 
 
-def _join_spans(text: str, spans: Sequence[TextSpan], entry_id: str) -> str:
+def _join_spans(text: str, spans: Sequence[TextSpan], entry_id: str, detail: MarkDetail) -> str:
     """Return some spans in their order, with marks wherever text is left out."""
     joined_text = ""
-    mark = _format_mark(text, spans, entry_id)
+    mark = (
+        _format_mark(text, spans, entry_id if detail is MarkDetail.SIZE_AND_ENTRY else "") if detail else CUT
+    )
     position = 0
     for start, end in [*spans, (len(text), len(text))]:
         part = text[start:end]

@@ -1,9 +1,9 @@
 """Split a text into records, and find those that belong together.
 
-A record is a sentence, a line or an element of JSON. One line of an object, a section or a function says little without
-the lines around it. A record is therefore shown with its block: the records at its depth or deeper, and the one that
-opens them. Depth is what the outputs of tools have in common: indentation in code, YAML and printed JSON, brackets in
-JSON without line breaks.
+A record is a line; of a long line, a sentence or an element of JSON. One line of an object, a section or a function
+says little without the lines around it. A record is therefore shown with its block: the records at its depth or
+deeper, and the one that opens them. Depth is what the outputs of tools have in common: indentation in code, YAML and
+printed JSON, brackets in JSON without line breaks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from acms.text.tokenizer import find_sentence_spans
@@ -19,8 +20,8 @@ MAX_BLOCK_RECORDS = 24
 """Records of a block: most objects and functions are smaller, and of a larger one the nearest records are enough."""
 MAX_PARAGRAPH_RECORDS = 12
 """Records of a paragraph at the outermost depth; longer ones are logs, lists and tables, whose lines stand alone."""
-LONG_ELEMENT_CHARS = 400
-"""Characters from which on an array or object in a line is split into its elements."""
+MAX_LINE_CHARS = 400
+"""Characters of a line that stays one record. Of longer ones the sentences, or the elements of JSON, are records."""
 TABLE_HEADER_RECORDS = 2
 """Records at the beginning of a long paragraph that name the columns of a table."""
 
@@ -29,11 +30,13 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|,\s*', re.DOTALL)
 _BRACKETS = re.compile(r"[\[{]+")
 _CLOSING = re.compile(r"\s*[\])}]")
 _HEADING = re.compile(r"\s*(#{1,6})\s")
+_RULED_HEADING = re.compile(r"\s*(=|[-_*])\1{2,}+ [^\n]*\w[^\n]* \1{3,}\s*\Z")
+"""A heading of a report, such as "==== FAILURES ====" and "____ test_login ____" below it."""
 _EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class Record(NamedTuple):
-    """A sentence, a line or an element of JSON within a text."""
+    """A line, or a sentence or an element of JSON in a long line."""
 
     start: int
     end: int
@@ -49,28 +52,33 @@ def split_records(text: str) -> list[Record]:
         line = text[start : match.end()]
         if not line.strip():  # blank lines belong to the next record
             continue
-        records += _split_line(line, start)
+        records += _split_line(line, start, MAX_LINE_CHARS)
         start = match.end()
     if records and start < len(text):
         records[-1] = records[-1]._replace(end=len(text))
     return records
 
 
-def _split_line(line: str, offset: int) -> list[Record]:
+def split_record(text: str, record: Record) -> list[Record]:
+    """Return the sentences of a record, or its elements if it is JSON."""
+    return _split_line(text[record.start : record.end], record.start, 0)
+
+
+def _split_line(line: str, offset: int, longest_line: int) -> list[Record]:
     """Return the records of a line that begins `offset` characters behind the beginning of its text."""
     content = line.lstrip()
     last_line = line.rstrip("\n").rpartition("\n")[2]
     depth = len(last_line) - len(last_line.lstrip())
+    if len(content) <= longest_line:
+        return [Record(offset, offset + len(line), depth)]
     if content[0] in "[{":
-        if len(content) <= LONG_ELEMENT_CHARS:
-            return [Record(offset, offset + len(line), depth)]
-        elements = _split_json(line)
+        elements = _split_json(line, longest_line)
         if len(elements) > 1:
             return [Record(offset + start, offset + end, depth + inner) for start, end, inner in elements]
     return [Record(offset + start, offset + end, depth) for start, end in find_sentence_spans(line)]
 
 
-def _split_json(line: str) -> list[Record]:
+def _split_json(line: str, longest_element: int) -> list[Record]:
     """Return the elements of the long arrays and objects in a line; short ones stay whole."""
     cuts: list[tuple[int, int]] = [(0, 0)]
     # Of each open bracket its position, and the commas directly inside it.
@@ -83,7 +91,7 @@ def _split_json(line: str) -> list[Record]:
             open_brackets[-1][1].append(match.end())
         elif token in "]}" and open_brackets:
             start, commas = open_brackets.pop()
-            if match.end() - start > LONG_ELEMENT_CHARS:
+            if match.end() - start > longest_element:
                 cuts += [(comma, len(open_brackets) + 1) for comma in commas]
     cuts.sort()
     ends = [position for position, _ in cuts[1:]] + [len(line)]
@@ -101,17 +109,16 @@ class Outline:
 
     def __init__(self, text: str, records: Sequence[Record]) -> None:
         contents = [text[record.start : record.end] for record in records]
-        headings = [_HEADING.match(content) for content in contents]
         self._depths = [record.depth for record in records]
         self._outermost = min(self._depths, default=0)
-        #: Of each record whether it says enough alone: an object in one line, or one sentence of a longer line.
+        #: Of each record whether it says enough alone: an object in one line, or one sentence of a long line.
         self._is_complete = [
             _BRACKETS.match(content.lstrip()) is not None or _is_sentence(text, record)
             for content, record in zip(contents, records, strict=True)
         ]
         self._closes = [_CLOSING.match(content) is not None for content in contents]
-        #: Level of each heading of Markdown, 0 for other records.
-        self._levels = [len(match[1]) if match else 0 for match in headings]
+        #: Level of each heading, 0 for other records.
+        self._levels = [_level_of_heading(content) for content in contents]
         #: Of each record the nearest before it that stands less deep, -1 if none does.
         self._openers = _find_openers(self._depths)
         #: Of each record the nearest behind it that stands less deep, and the nearest that stands no deeper.
@@ -213,6 +220,17 @@ class Outline:
         )
 
 
+def _level_of_heading(content: str) -> int:
+    """Return the level of a heading of Markdown or of a report, 0 for any other record."""
+    heading = _HEADING.match(content)
+    if heading is not None:
+        return len(heading[1])
+    ruled_heading = _RULED_HEADING.match(content)
+    if ruled_heading is None:
+        return 0
+    return 1 if ruled_heading[1] == "=" else 2
+
+
 def _is_sentence(text: str, record: Record) -> bool:
     """Return whether a record is one sentence of a longer line that is not indented."""
     if record.depth > 0:
@@ -257,6 +275,13 @@ def _follows_empty_line(contents: Sequence[str], index: int) -> bool:
         + own_content[: len(own_content) - len(own_content.lstrip())]
     )
     return _EMPTY_LINE.search(gap) is not None
+
+
+def split_outermost(records: Sequence[Record]) -> list[range]:
+    """Return the indexes of records in parts that each begin at the outermost depth: lines of a log, functions."""
+    outermost = min((record.depth for record in records), default=0)
+    starts = [index for index, record in enumerate(records) if not index or record.depth == outermost]
+    return [range(start, end) for start, end in pairwise([*starts, len(records)])]
 
 
 def group_by_block(text: str, records: Sequence[Record], ranked_indexes: Iterable[int]) -> list[list[int]]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from acms.model import Context, Role, Source
+from acms.log.encoding import parse_entry_id
+from acms.model import Context, Role, Source, ToolCall
 from acms.plan.nodes import MessageGroup, Piece
-from acms.ports import Codec
+from acms.ports import Codec, TokenCounter
 from acms.prompt import excerpts
 from acms.prompt.history import cache_window
+from acms.prompt.history.earlier_calls import SHORT_CALL
 from acms.prompt.history.tool_outputs import is_call
 from acms.prompt.resolve import quote_items
 from acms.prompt.steps import Readable, RecallStep
 from acms.recall.selection import EXCHANGE_REASON, USER_WORDS_REASON
 from acms.results import ContextItem, ContextItems, is_external
+from acms.text.condense import condense_arguments
 from acms.text.tokenizer import content_terms, split_words
 
 ANSWERS_SHARE = 0.2
@@ -50,6 +53,10 @@ class AnswerSearch:
     #: The items recalled last, for the ledger.
     items: ContextItems | None = field(default=None, init=False)
     _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
+    #: The items of each piece, by its sources and its text.
+    _items_by_piece: dict[tuple[tuple[str, ...], str], list[ContextItem]] = field(
+        default_factory=dict, init=False
+    )
     #: Tokens within which answers were searched for `measure`; 0 before.
     _measured_tokens: int = field(default=0, init=False)
     _turn_ids: frozenset[str] = field(default=frozenset(), init=False)
@@ -99,16 +106,55 @@ class AnswerSearch:
         items: Sequence[ContextItem] = await self._search_cached(tokens - self._frame_cost)
         if not take_all:
             items = _select_answers(items, int(tokens * SCORE_SHARE))
+        return await self._quote_unseen(drop_repeated_facts(items), visible, context)
+
+    async def drop_visible(
+        self, pieces: Sequence[Piece], visible: Mapping[str, str], context: Context | None
+    ) -> tuple[Piece, ...]:
+        """Return found pieces without what is visible now that more of the history is shown."""
+        items = [item for piece in pieces for item in self._items_by_piece[piece.sources, piece.text]]
+        return await self._quote_unseen(items, visible, context)
+
+    async def _quote_unseen(
+        self, items: Sequence[ContextItem], visible: Mapping[str, str], context: Context | None
+    ) -> tuple[Piece, ...]:
+        """Return items as pieces without what is visible; a result whose call is visible names the call again.
+
+        Of a line in several outputs of a log the newest is shown.
+        """
+        counter = self.codec.counter
+        unseen: dict[str, ContextItem] = {}
+        known_texts = [(parse_entry_id(id), text) for id, text in visible.items()]
+        for item in sorted(items, key=lambda item: item.version, reverse=True):
+            text = cache_window.drop_visible_lines(item.content, visible.get(item.id))
+            own_id = parse_entry_id(item.id)
+            if item.role is Role.TOOL and own_id is not None:
+                newer_texts = [
+                    known for id, known in known_texts if id and id[0] == own_id[0] and id > own_id
+                ]
+                text = cache_window.drop_repeated_lines(text, newer_texts)
+                known_texts.append((own_id, text))
+            if text:
+                unseen[item.id] = item if text == item.content else _replace_content(item, text, counter)
+        answered = {_group_of(item) for item in items if item.role is Role.TOOL}
+        still_answered = {_group_of(item) for item in unseen.values() if item.role is Role.TOOL}
+        for item in items:
+            calls = [part for part in item.parts if isinstance(part, ToolCall)]
+            if calls and _group_of(item) in answered - still_answered:
+                unseen.pop(item.id, None)
+            elif calls and item.id not in unseen and _group_of(item) in still_answered:
+                unseen[item.id] = _name_calls(item, calls, counter)
         new_items: list[ContextItem] = []
-        for group in _group_items(drop_repeated_facts(items)):
-            new_group: list[ContextItem] = []
-            for item in group:
-                text = cache_window.drop_visible_ends(item.content, visible.get(item.id))
-                if text:
-                    new_group.append(item if text == item.content else replace(item, content=text))
+        for group in _group_items(items):
+            new_group = [unseen[item.id] for item in group if item.id in unseen]
             if not _is_bare_question(new_group, group):
                 new_items += new_group
-        return await quote_items(new_items, self.session, context, self.codec.counter)
+        pieces = await quote_items(new_items, self.session, context, counter)
+        for piece in pieces:
+            self._items_by_piece[piece.sources, piece.text] = [
+                item for item in new_items if item.id in piece.sources
+            ]
+        return pieces
 
     async def measure(self, turn: Sequence[MessageGroup], context: Context | None) -> int:
         """Return the tokens to keep free for what answers the question of a turn that calls tools.
@@ -143,6 +189,26 @@ class AnswerSearch:
             self._items_by_tokens[tokens] = await self.search(tokens)
         self.items = self._items_by_tokens[tokens]
         return self.items
+
+
+def _group_of(item: ContextItem) -> tuple[str | None, str | None]:
+    """Return the tool call to which an item belongs, and its session."""
+    return item.group, item.session_id
+
+
+def _replace_content(item: ContextItem, content: str, counter: TokenCounter) -> ContextItem:
+    """Return an item with a part of its content."""
+    saved_tokens = counter.count(item.content) - counter.count(content)
+    return replace(item, content=content, token_count=item.token_count - saved_tokens)
+
+
+def _name_calls(item: ContextItem, calls: Sequence[ToolCall], counter: TokenCounter) -> ContextItem:
+    """Return an item with nothing but its calls, whose arguments are short."""
+    short_calls = [
+        replace(call, arguments=condense_arguments(call.arguments, SHORT_CALL, counter)) for call in calls
+    ]
+    names = "\n".join([f"{call.name}({call.arguments})" for call in short_calls])
+    return replace(_replace_content(item, names, counter), parts=tuple(short_calls))
 
 
 def tokens_for_user_words(budget: int) -> int:

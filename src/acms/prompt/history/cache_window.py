@@ -38,12 +38,12 @@ from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segments, quote_text
 from acms.prompt_types import PromptMessage, Tool
 from acms.text import condense
-from acms.text.records import Record, split_records
+from acms.text.records import Record, split_outermost, split_records
 
 MOST_BUDGETS_SEARCHED = 32
 """How far back the question that began a turn is searched for, in multiples of the prompt's budget."""
 
-LEAST_DROPPED = 80
+LEAST_DROPPED = 40
 """Characters that a recalled text must repeat before they are dropped: a mark takes some, too."""
 
 _BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
@@ -332,45 +332,55 @@ def covers_content(text: str | None, content: str) -> bool:
     return all(fragment.strip() in text for fragment in _BREAK.split(content))
 
 
-def drop_visible_pieces(
-    pieces: tuple[Piece, ...], groups: Sequence[MessageGroup], entries: Mapping[str, Quotable]
-) -> tuple[Piece, ...]:
-    """Return recalled pieces without those that some groups show."""
-    texts = collect_visible_texts(groups, (), entries)
-    return tuple([piece for piece in pieces if not covers_content(texts.get(piece.id), piece.text)])
+def drop_visible_lines(content: str, shown_text: str | None) -> str:
+    """Return a recalled text without the lines that its entry shows already; "" if it shows every line.
 
-
-def drop_visible_ends(content: str, shown_text: str | None) -> str:
-    """Return a recalled text without what its entry shows already at the beginning and end of it.
-
-    `shown_text` is the shown text of the entry, None if there is none. A message cut to its beginning and its end is
-    often found by its beginning. Return "" if every record of the text is shown.
+    `shown_text` is the shown text of the entry, None if there is none. Between lines that are not shown, an indented
+    line is only dropped with everything below the same line at the outermost depth: no object loses a part.
     """
     if shown_text is None:
         return content
     if covers_content(shown_text, content):
         return ""
     records = split_records(content)
-    first_unseen, end_unseen = 0, len(records)
-    while first_unseen < end_unseen and _is_visible(content, records[first_unseen], shown_text):
-        first_unseen += 1
-    while end_unseen > first_unseen and _is_visible(content, records[end_unseen - 1], shown_text):
-        end_unseen -= 1
-    if first_unseen == end_unseen:
+    is_visible = [_text_of_records(content, [record]) in shown_text for record in records]
+    if all(is_visible):
         return ""
-    start, end = records[first_unseen].start, records[end_unseen - 1].end
-    if start + len(content) - end < LEAST_DROPPED:
+    first, last = is_visible.index(False), len(records) - 1 - is_visible[::-1].index(False)
+    kept: list[int] = []
+    for part in split_outermost(records):
+        if _text_of_records(content, records[part.start : part.stop]) not in shown_text:
+            kept += [index for index in part if first <= index <= last]
+    return _keep_records(content, records, kept)
+
+
+def drop_repeated_lines(content: str, newer_texts: Sequence[str]) -> str:
+    """Return the output of a tool without long lines that newer texts show too, with the lines indented below them."""
+    newer_lines = {line for text in newer_texts for line in text.split("\n")}
+    if newer_lines.isdisjoint(content.split("\n")):
         return content
-    unseen_text = content[start:end].rstrip()
-    start_mark = f"{condense.CUT} " if start and not unseen_text.lstrip().startswith("[…") else ""
-    end_mark = f" {condense.CUT}" if end < len(content) and not unseen_text.endswith("…]") else ""
-    return start_mark + unseen_text.lstrip("\n") + end_mark
+    records = split_records(content)
+    kept: list[int] = []
+    for part in split_outermost(records):
+        text = _text_of_records(content, records[part.start : part.stop])
+        is_repeated = len(text) >= LEAST_DROPPED and any(text in newer_text for newer_text in newer_texts)
+        if text and not is_repeated:  # marks are set again
+            kept += part
+    return _keep_records(content, records, kept)
 
 
-def _is_visible(content: str, record: Record, shown_text: str) -> bool:
-    """Return whether a shown text holds a record, or the record is a mark of what is left out."""
-    text = condense.MARK.sub("", content[record.start : record.end]).strip()
-    return text in shown_text
+def _text_of_records(content: str, records: Sequence[Record]) -> str:
+    """Return successive records of a text without marks around them."""
+    return condense.MARK.sub("", content[records[0].start : records[-1].end]).strip()
+
+
+def _keep_records(content: str, records: Sequence[Record], kept: Sequence[int]) -> str:
+    """Return a text with marks for the records that are not kept; unchanged if that saves too little."""
+    kept_size = sum([records[index].end - records[index].start for index in kept])
+    if len(content) - kept_size < LEAST_DROPPED:
+        return content
+    text = condense.join_records(content, records, kept)
+    return text if condense.MARK.sub("", text).strip() else ""
 
 
 def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:

@@ -103,14 +103,14 @@ class NewWindow:
         take_all = forecast.reserve is not None or forecast.tool_tokens > 0
         self.pieces = await self._recall(recall_budget, with_question.front, take_all=take_all)
         fill_budget = self._fill_budget(budget, forecast)
-        self._extend_back(fill_budget)
+        await self._extend_back(fill_budget)
         if self._start > self._turn_start:
             self.history = with_question
             self.pieces += self._name_earlier_calls(self._list_unrecalled_turn(), names_budget)
         else:
             exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
             self._show_more(self._turn_start, len(self._costs) - 1, exchange_budget)
-            self.pieces = self._drop_visible_pieces(self._cut_groups[self._start :])
+            self.pieces = await self._drop_visible(self.pieces, self._cut_groups[self._start :])
             await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
             self._show_more(self._start, self._turn_start, int(budget * MIN_FILLED_SHARE))
 
@@ -331,9 +331,14 @@ class NewWindow:
         """Return the shown text of the entries of some groups, by id."""
         return cache_window.collect_visible_texts([*front, *groups], (), self._request.entries)
 
-    def _drop_visible_pieces(self, groups: Sequence[MessageGroup]) -> tuple[Piece, ...]:
-        """Return the recalled pieces without those that some groups show."""
-        return cache_window.drop_visible_pieces(self.pieces, groups, self._request.entries)
+    async def _drop_visible(
+        self, pieces: tuple[Piece, ...], groups: Sequence[MessageGroup]
+    ) -> tuple[Piece, ...]:
+        """Return recalled pieces without what some groups show."""
+        if self._request.answers is None:
+            return pieces
+        visible = self._collect_visible((), groups)
+        return await self._request.answers.drop_visible(pieces, visible, self._context)
 
     # ── older messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -343,7 +348,7 @@ class NewWindow:
             return budget
         return int(budget * MIN_FILLED_SHARE) if forecast.reserve is None else budget - forecast.reserve
 
-    def _extend_back(self, budget: int) -> None:
+    async def _extend_back(self, budget: int) -> None:
         """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
         groups, costs = self._cut_groups, self._costs
         while True:
@@ -356,7 +361,7 @@ class NewWindow:
             if start == self._start:
                 return
             self._start = start
-            self.pieces = self._drop_visible_pieces(groups[start:])
+            self.pieces = await self._drop_visible(self.pieces, groups[start:])
 
     async def _show_last_exchange(self, budget: int, recall_budget: int, *, take_all: bool) -> None:
         """Show more of the exchange before the turn, which a question often refers to.
@@ -374,11 +379,11 @@ class NewWindow:
             pieces = await answers.find(recall_budget, visible, self._context, take_all=take_all)
             new_start, new_limits = self._fill_exchange(budget, pieces)
             new_groups = self._cutter.cut(groups[new_start:], new_limits)
-            pieces = cache_window.drop_visible_pieces(pieces, new_groups, self._request.entries)
+            pieces = await self._drop_visible(pieces, new_groups)
             new_ids = {piece.id for piece in pieces} | cache_window.visible_ids(new_groups)
             if any(piece.id in visible and piece.id not in new_ids for piece in self.pieces):
                 # More was recalled, so less of the exchange is shown, and not what was recalled of it before.
-                self.pieces = self._drop_visible_pieces(shown_groups)
+                self.pieces = await self._drop_visible(self.pieces, shown_groups)
             else:
                 self.pieces, start, limits = pieces, new_start, new_limits
         old_limits = self.limits
