@@ -237,7 +237,8 @@ def join_records(content: str, records: Sequence[Record], indexes: Sequence[int]
         start, end, _ = records[index]
         record = content[start:end]
         begins_line = start > 0 and content[start - 1] == "\n"
-        mark = "" if text.rstrip().endswith(CUT) else CUT
+        is_marked = text.rstrip().endswith(CUT) or record.lstrip().startswith(CUT)
+        mark = "" if is_marked else CUT
         if index == next_index:
             text += record
         elif begins_line:
