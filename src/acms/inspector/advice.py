@@ -35,7 +35,7 @@ _ADVICE = {
     "later": "nothing: it was written after this request; the next one can show it",
     "unasked": "a recall of this question in the prompt, or a larger share for it",
     "scope": "a recall with scope namespace",
-    "silent": "a question that shares half of its words with that session, or two rare ones, or names a speaker of it",
+    "silent": "a question that shares half of its words with that session, or a rare one, or names a speaker of it",
 }
 """Advice for rules whose advice is the same for every entry."""
 

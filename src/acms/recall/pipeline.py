@@ -114,6 +114,7 @@ async def rank_log(
     from acms.recall.asking_messages import find_asking_messages
     from acms.recall.companions import add_companions
     from acms.recall.filter_evaluation import evaluate_filter
+    from acms.recall.follow_up import add_subject_before
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
 
@@ -129,11 +130,14 @@ async def rank_log(
         query, corpus.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
     )
     asking = await find_asking_messages(reader.storage, corpus, question, query)
+    searched = await add_subject_before(reader.storage, corpus, question, asking)
+    if searched is not question:
+        warnings.append("the question names no subject: that of the message before it is searched for too")
 
     def rank() -> Ranking:
         ranking = Ranking(
             corpus,
-            question,
+            searched,
             size,
             allowed,
             asking_positions=asking.positions,
@@ -219,12 +223,13 @@ async def run_recall(reader: Reader, context: str | None, at: int | None, reques
 def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> RankedLog:
     """Reduce or extend the ranked candidates to what the request needs, and decide whether other sessions count.
 
-    Other sessions are excluded if they are not about the query, unless they are so short that they are shown whole.
+    Other sessions are searched only as far as they are about the query, unless they are so short that they are shown
+    whole.
     """
     import numpy as np
 
     from acms.recall.query import find_content_words
-    from acms.recall.topic import concerns_others
+    from acms.recall.topic import find_searched_others
     from acms.recall.user_words import find_user_words
 
     corpus, ranking = ranked.corpus, ranked.ranking
@@ -239,11 +244,11 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
         ranking.exclude_answers()
     if not corpus.start:  # no other session is searched
         return ranked
-    is_unrelated = request.only_on_topic and not concerns_others(
-        corpus, ranking.query, ranking.scores, ranking.positions
-    )
-    if is_unrelated:
-        ranking.exclude_other_sessions()
+    is_unrelated = False
+    if request.only_on_topic:
+        searched = find_searched_others(corpus, ranking.query, ranking.scores, ranking.positions)
+        ranking.limit_other_sessions(searched)
+        is_unrelated = not searched.any()
     if request.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= request.others_whole:
         ranking.include_always(np.arange(corpus.start))
     elif is_unrelated and find_content_words(ranking.query):

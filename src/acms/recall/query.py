@@ -18,12 +18,17 @@ from acms.text.function_words import (
     find_function_pairs,
 )
 from acms.text.tokenizer import (
+    ENGLISH,
+    common_words,
+    detect_language,
     find_names,
     function_terms,
+    function_words,
     primary_term,
     remove_function_words,
     searchable_terms,
     split_words,
+    subjectless_terms,
     variant_terms,
 )
 
@@ -35,6 +40,8 @@ class QueryWord:
     terms: tuple[int, ...]
     #: Whether it is part of the name of a speaker.
     is_name: bool = False
+    #: Whether it names no subject by itself: a stop word of its language, or a number below 3,000.
+    is_common: bool = False
     #: Markers that it names: an entry that carries one of them holds the word.
     markers: tuple[str, ...] = ()
 
@@ -65,6 +72,8 @@ class Query:
     marker_weights: Mapping[str, float] = field(default_factory=dict[str, float])
     #: Whether it is a greeting, thanks or an acknowledgment.
     asks_nothing: bool = False
+    #: Whether it names no subject: most of its words are function words, and the others are common.
+    is_follow_up: bool = False
 
     def resolve_names(self, count_holders: Callable[[int], int]) -> Query:
         """Return the query with the forms of its names that a log holds as words; `count_holders` looks up a term.
@@ -107,12 +116,24 @@ def parse_query(
     words: dict[int, QueryWord] = {}
     pairs = find_function_pairs(text)
     unsearched = POLITENESS | QUESTION_WORDS | pairs.covered
+    language = detect_language(all_words) or ENGLISH
+    common = common_words(ENGLISH).union(common_words(language), unsearched)
+    function = function_words(ENGLISH).union(function_words(language), unsearched)
+    has_mostly_function_words = 2 * sum(word in function for word in all_words) > len(all_words)
     possible_words = [word for word in all_words if word not in unsearched] or all_words
     for word in remove_function_words(possible_words):
         term = primary_term(word)
         if term not in words:
             named_markers = tuple([marker for marker_term, marker in markers if marker_term == term])
-            words[term] = QueryWord((term, *variants[word]), term in speaker_terms, named_markers)
+            is_name = term in speaker_terms
+            words[term] = QueryWord(
+                (term, *variants[word]),
+                is_name=is_name,
+                is_common=not is_name and (word in common or term in subjectless_terms()),
+                markers=named_markers,
+            )
+    is_courtesy = asks_nothing(text, all_words, pairs.covered)
+    names_subject = not all(word.is_common for word in words.values())
     named_speakers = [name for name, terms in terms_by_speaker.items() if not terms.isdisjoint(words)]
     return Query(
         words=tuple(words.values()),
@@ -121,7 +142,8 @@ def parse_query(
         vector=vector,
         speakers=frozenset(named_speakers),
         marker_weights=marker_weights or {},
-        asks_nothing=asks_nothing(text, all_words, pairs.covered),
+        asks_nothing=is_courtesy,
+        is_follow_up=has_mostly_function_words and not names_subject and not is_courtesy,
     )
 
 

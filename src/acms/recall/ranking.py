@@ -62,9 +62,9 @@ class Ranking:
         #: Positions that are shown whatever their relevance, and those of them that come before the answers.
         self._always_included: frozenset[int] = frozenset()
         self._user_words: frozenset[int] = frozenset()
-        #: Messages before this position are no answers: they are of other sessions, which are not about the query, or
-        #: the query asks nothing.
-        self._first_searched = 0
+        #: Which messages are searched: none if the query asks nothing, and those of other sessions only as far as they
+        #: are about the query.
+        self._is_searched = np.ones(len(corpus), bool)
         #: Positions of the candidates, best first.
         self.positions = self._find_candidates(size)
 
@@ -118,13 +118,13 @@ class Ranking:
         self.include_always(positions)
         self._user_words = self._always_included.intersection(positions.tolist())
 
-    def exclude_other_sessions(self) -> None:
-        """Put messages of other sessions below the cutoff, except those that are always included."""
-        self._first_searched = max(self._first_searched, self.corpus.start)
+    def limit_other_sessions(self, is_searched: NDArray[np.bool_]) -> None:
+        """Put messages of other sessions below the cutoff, except those that are searched or always included."""
+        self._is_searched[: self.corpus.start] &= is_searched
 
     def exclude_answers(self) -> None:
         """Put all messages below the cutoff, except those that are always included."""
-        self._first_searched = len(self.corpus)
+        self._is_searched[:] = False
 
     def set_companions(self, leaders: Mapping[int, int]) -> None:
         """Let messages be chosen right after their leaders, whatever their own scores.
@@ -214,7 +214,7 @@ class Ranking:
         position_list = positions.tolist()
         is_companion = np.array([position in self._companions for position in position_list], bool)
         is_always_included = np.array([position in self._always_included for position in position_list], bool)
-        is_searched = positions >= self._first_searched
+        is_searched = self._is_searched[positions]
         is_asking = np.isin(positions, self._asking_positions)
         return (is_above_cutoff | is_companion) & is_searched & ~is_asking | is_always_included
 
@@ -222,11 +222,12 @@ class Ranking:
         """Return why a message does not answer."""
         if self.asks(position):
             return "it asks the query, or for the same of something else"
-        if self.query.asks_nothing and position < self._first_searched:
+        if self.query.asks_nothing and not self._is_searched[position]:
             return ASKS_NOTHING
-        if position < self._first_searched:
+        if not self._is_searched[position]:
             return (
-                "the query names no speaker, and no other session holds half of its words, or two rare ones"
+                "the query names no speaker, no other session holds half of its words or two rare ones, "
+                "and this exchange holds no word of it that few hold"
             )
         return BELOW_CUTOFF
 

@@ -39,11 +39,13 @@ LANGUAGES = (
 """Languages that both libraries support: the stems and the function words."""
 
 #: The English function words. The lists of libraries have 1,300 words and would remove the subject of questions.
-_ENGLISH = """a about after all also am an and any are as at be because been before being but by can could did do does
+_ENGLISH = frozenset(
+    """a about after all also am an and any are as at be because been before being but by can could did do does
     doing done for from get got had has have having he her here hers him his how i if in into is it its just let like me
     more most my no not now of off on once only or other our out over own really said same she should so some such than
     that the their them then there these they this those through to too under until up us very was we were what when
-    where which while who whom why will with would you your yours d ll m re s t ve"""
+    where which while who whom why will with would you your yours d ll m re s t ve""".split()
+)
 #: English forms that a stemmer does not bring together with their word.
 _FORMS = {
     form: base
@@ -127,11 +129,14 @@ def _packed_language_votes() -> Mapping[str, int]:
     return packed_votes
 
 
-@lru_cache(maxsize=len(LANGUAGES) + 1)
 def function_words(language: str) -> frozenset[str]:
-    """Return the stop words of a language, with and without their accents."""
-    if language in (UNKNOWN, ENGLISH):
-        return frozenset(_ENGLISH.split())
+    """Return the stop words of a language, with and without their accents; of English only the function words."""
+    return _ENGLISH if language in (UNKNOWN, ENGLISH) else common_words(language)
+
+
+@lru_cache(maxsize=len(LANGUAGES))
+def common_words(language: str) -> frozenset[str]:
+    """Return all stop words of a language: words that name no subject by themselves, such as "tell" and "first"."""
     from stop_words import get_stop_words
 
     # Entries such as "d'" and "c'est" are words with a sign between them.
