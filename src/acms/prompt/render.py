@@ -45,7 +45,12 @@ from acms.prompt import steps as content
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import build_empty_error, fit_prompt
 from acms.prompt.history import cache_window
-from acms.prompt.history.answers import AnswerSearch, drop_repeated_facts, tokens_for_user_words
+from acms.prompt.history.answers import (
+    AnswerSearch,
+    drop_repeated_facts,
+    find_repetitions,
+    tokens_for_user_words,
+)
 from acms.prompt.history.reader import HistoryRequest
 from acms.prompt.history.stable_history import StableHistory
 from acms.prompt.history.window_record import name_record
@@ -562,7 +567,7 @@ class _Renderer:
     async def _recall(
         self, step: RecallStep, tokens: int, shown_ids: Collection[str], *, user_words: int = 0
     ) -> ContextItems:
-        """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it.
+        """Recall from the past, without messages of the user that only repeat the query.
 
         In the log of an agent up to `user_words` tokens of the user come first.
         """
@@ -571,7 +576,6 @@ class _Renderer:
         others_whole = OTHERS_WHOLE
         if self._budget is not None:
             others_whole = min(OTHERS_WHOLE, self._budget // 4)
-        query = step.query.strip()
         while True:
             items: ContextItems = await step.session.recall_for_prompt(
                 step.query,
@@ -581,8 +585,7 @@ class _Renderer:
                 exclude=exclude,
                 **options,
             )
-            # Messages of the user that only repeat the query are excluded, and the search is made again without them.
-            echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
+            echoes = find_repetitions(items, step.query)
             if echoes <= exclude:
                 break
             exclude |= echoes

@@ -239,7 +239,7 @@ class _PastCandidates:
                     self._best_duplicates[family] = version
         groups = corpus.snapshot.column("group")[documents]
         self._newest_repetitions = _find_repeated_groups(corpus, documents[groups >= 0], ranking.allowed)
-        rows = zip(
+        columns = zip(
             documents.tolist(),
             ranking.positions.tolist(),
             groups.tolist(),
@@ -248,7 +248,9 @@ class _PastCandidates:
             _single_candidates(corpus, ranking, documents, self._frame),
             strict=True,
         )
-        for index, (document, position, group, family, is_plain, candidate) in enumerate(rows):
+        rows = list(enumerate(columns))
+        rows.sort(key=lambda row: families[row[0]] != row[0])  # of duplicates the newest comes first
+        for index, (document, position, group, family, is_plain, candidate) in rows:
             version = document + 1
             if version in self._considered_versions:
                 if version in self._offered_versions:
@@ -314,6 +316,8 @@ class _PastCandidates:
             rejection = self._reject(candidate, version, family, position, is_current)
         if rejection is not None:
             self._rejections.append(rejection)
+            if rejection.rule == "excluded":  # it is shown elsewhere, so its duplicates add nothing
+                self._best_duplicates.setdefault(family, version)
             return
         self._best_duplicates.setdefault(family, version)
         self._candidates.append((end, candidate))
@@ -409,21 +413,22 @@ def _find_superseded(
 
 
 def _group_duplicates(corpus: Corpus, ranking: Ranking) -> list[int]:
-    """Return for each candidate the index of its best duplicate, which is its own index if there is none better.
+    """Return for each candidate the index of its newest duplicate, which is its own index if there is none newer.
 
-    Two entries are duplicates if they hold the same words, in any order, and both or neither are external text.
+    Two entries are duplicates if they hold the same words, in any order, and both or neither are external text. The
+    newest stands for all: of a value that was changed and changed back, it says which one is current.
     """
     documents = corpus.documents(ranking.positions)
     snapshot = corpus.snapshot
     fingerprints = snapshot.column("print")[documents].tolist()
     exact = snapshot.column("exact")[documents].tolist()
     external = (snapshot.column("flags")[documents] & EXTERNAL).tolist()
-    first_index: dict[tuple[int, int, int], int] = {}
-    families: list[int] = []
-    for index, key in enumerate(zip(fingerprints, exact, external, strict=True)):
-        has_words = key[0] != 0
-        families.append(first_index.setdefault(key, index) if has_words else index)
-    return families
+    keys = list(zip(fingerprints, exact, external, strict=True))
+    newest_index: dict[tuple[int, int, int], int] = {}
+    for index in np.lexsort((documents, snapshot.column("minute")[documents])).tolist():
+        newest_index[keys[index]] = index
+    has_words = [key[0] != 0 for key in keys]
+    return [newest_index[key] if has_words[index] else index for index, key in enumerate(keys)]
 
 
 def _find_repeated_groups(

@@ -86,7 +86,7 @@ def _find_companions(
     companions: list[int] = []
     for values in (np.where(is_same_speaker, nearness, np.float32(0)), nearness):
         values[companions] = 0
-        best = int(values.argmax())
+        best = len(values) - 1 - int(values[::-1].argmax())  # of equals the newest
         if values[best] > 0:
             companions.append(best)
     return companions

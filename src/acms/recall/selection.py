@@ -193,7 +193,12 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> 
 
 def best_first(candidate: Candidate) -> tuple[bool, float, float, int]:
     """Return a sort key that orders candidates by score, then by relevance and version, words of the user first."""
-    return candidate.topic != Topic.USER_WORDS, -candidate.score, -candidate.relevance, candidate.unit.version
+    return (
+        candidate.topic != Topic.USER_WORDS,
+        -candidate.score,
+        -candidate.relevance,
+        -candidate.unit.version,
+    )
 
 
 def _find_companions(candidates: Sequence[Candidate], budget: int) -> set[int]:
@@ -230,7 +235,7 @@ def _leaders_first(
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME_TOKENS) / (excerpt_tokens + FRAME_TOKENS))
     is_kept = candidate.topic == Topic.USER_WORDS
-    return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
+    return not is_kept, -score, is_companion, -candidate.relevance, -candidate.unit.version
 
 
 def _excerpt_tokens(budget: int) -> int:

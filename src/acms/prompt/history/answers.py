@@ -211,6 +211,17 @@ def _name_calls(item: ContextItem, calls: Sequence[ToolCall], counter: TokenCoun
     return replace(_replace_content(item, names, counter), parts=tuple(short_calls))
 
 
+def find_repetitions(items: Sequence[ContextItem], query: str) -> set[str]:
+    """Return the ids of the messages of the user that only repeat a query; one with its answer says more."""
+    return {
+        item.id
+        for item in items
+        if item.role is Role.USER
+        and item.content.strip() == query.strip()
+        and not item.why.startswith(EXCHANGE_REASON)
+    }
+
+
 def tokens_for_user_words(budget: int) -> int:
     """Return the tokens for short messages of the user in the log of an agent, of a budget for history and recall."""
     return min(int(budget * USER_WORDS_SHARE), MAX_USER_WORDS)
