@@ -31,7 +31,7 @@ IO = """
     prompt.history.stable_history prompt.history.window_record prompt.messages prompt.pins prompt.prefix_window
     prompt.render prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.summaries
     recall.embeddings recall.filter_evaluation recall.index_cache recall.namespace recall.pipeline
-    recall.reindex recall.asking_messages recall.follow_up recall.citation_counts recall.reranker_calls recall.window
+    recall.reindex recall.asking_messages recall.citation_counts recall.reranker_calls recall.window
     write.queue write.retirement write.rewrite write.sync
 """.split()
 

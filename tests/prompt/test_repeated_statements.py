@@ -30,15 +30,6 @@ async def test_a_value_that_was_changed_and_changed_back_is_shown_as_the_newest(
     assert text.count("Use metric units.") == 1
 
 
-async def test_of_equal_answers_the_newest_is_shown() -> None:
-    async with ACMS("owners", open_storage("memory://")) as session:
-        for name in ("Jon", "Sue", "Mara", "Petra", "Ilya"):
-            await session.ingest("user", f"{name} owns the catalog now.")
-            await fill(session, 20)
-        text = await request_for(session, "Who owns the catalog?", 115)
-    assert "Ilya owns" in text
-
-
 @pytest.mark.parametrize(
     "question", ["What is the wifi code of the office?", "What was the wifi code again?"]
 )

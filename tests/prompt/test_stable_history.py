@@ -345,7 +345,7 @@ async def test_an_epoch_for_which_little_is_recalled_begins_with_more_of_the_his
             await session.ingest("user", random_sentence(rng))
             await session.ingest("assistant", random_sentence(rng))
         base = Prompt(OpenAIChat("gpt-4o")).system(SYSTEM).history(session)
-        asked = ("Where do the amber drill and the teal lathe lie?", "No, that other one.")
+        asked = ("Where do the amber drill and the teal lathe lie?", "Thanks a lot.")
         for query in asked:
             await session.ingest("user", query)
             rendered = await base.recall(session, query).render(budget=1000)
@@ -544,7 +544,7 @@ async def test_an_output_stays_as_it_was_shown_until_the_next_epoch(recalled: bo
             assert ("did not fit whole" in verdict.reason) is not shown
             cut += not shown
             earlier = found
-        assert grown >= 4
+        assert grown >= 3
         assert whole >= 4
         assert cut
 

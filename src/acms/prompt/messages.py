@@ -236,6 +236,12 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
     )
 
 
+def _find_excerpt_ids(items: Sequence[ContextItem]) -> frozenset[str]:
+    """Return the ids of excerpts, and of the calls and results that belong to one."""
+    groups = {item.group or item.id for item in items if item.truncated}
+    return frozenset(item.id for item in items if (item.group or item.id) in groups)
+
+
 class _TurnReserve(NamedTuple):
     """What the newest turn takes of a prompt before the past is given any tokens."""
 
@@ -366,11 +372,19 @@ class _ChatPlanner:
         )
         if past_items:
             remaining -= overhead + sum(item.token_count for item in past_items)
-        window = self._choose_newest(newest, remaining, {item.id for item in past_items})
+        excerpt_ids = _find_excerpt_ids(past_items)
+        window = self._choose_newest(
+            newest, remaining, {item.id for item in past_items if item.id not in excerpt_ids}
+        )
         shown_ids = _included_ids(window)
+        whole_ids = _included_ids([choice for choice in window if choice.rule != "cut"])
         return _Selection(
             window,
-            [item for item in past_items if item.id not in shown_ids],
+            [
+                item
+                for item in past_items
+                if item.id not in (whole_ids if item.id in excerpt_ids else shown_ids)
+            ],
             _drop_choices(past_choices, shown_ids),
             _drop_choices(candidates.rejected, shown_ids),
         )
@@ -378,7 +392,7 @@ class _ChatPlanner:
     def _choose_newest(
         self, newest: Sequence[Candidate], budget: int, recalled_ids: AbstractSet[str] = frozenset()
     ) -> list[Choice]:
-        """Choose the newest messages within a budget; a long one is cut, or left out if it is recalled anyway.
+        """Choose the newest messages within a budget; a long one is cut, or left out if it is recalled whole.
 
         A question often refers to such a message, a document or the output of a tool, and also to what came before it.
         """

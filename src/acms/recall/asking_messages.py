@@ -1,5 +1,7 @@
 """Messages that ask what a query asks: the query itself, and earlier requests of the same form.
 
+A query without a subject of its own, such as "And how much is it?", asks about the subject of the turn before.
+
 An agent that works through tickets is asked "Next please look into ticket T-140" forty times. All of these share every
 word but 140 with the newest, and none of them answers it.
 """
@@ -7,6 +9,7 @@ word but 140 with the newest, and none of them answers it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +17,7 @@ import numpy as np
 from acms.ports import StorageBackend
 from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Ints
-from acms.recall.query import Query
+from acms.recall.query import Query, QueryWord, contentless_terms, parse_query
 from acms.text.function_words import QUESTION_MARKS
 from acms.text.tokenizer import function_terms, primary_term, split_words
 
@@ -22,6 +25,8 @@ ROUTINE_REPETITIONS = 3
 """Earlier requests of the same form from which on a form is routine."""
 MOST_COMPARED = 256
 """Newest messages with the words of a query that may be requests of its form."""
+MOST_SUBJECT_WORDS = 32
+"""Words of a message that names a subject; more are a text that was pasted."""
 MOST_READ = 3
 """Texts that are read to find one with the form of a query: most messages with all its words have it."""
 
@@ -84,6 +89,33 @@ def _find_possible_queries(corpus: Corpus, query: Query) -> list[int]:
         return []
     newest = dict.fromkeys((len(corpus) - 1, corpus.newest_of_user))
     return [position for position in newest if position >= 0 and repeats_query(corpus, query, position)]
+
+
+# ── follow-ups ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def add_subject_before(
+    storage: StorageBackend, corpus: Corpus, query: Query, asking: AskingMessages
+) -> Query:
+    """Return a follow-up with the subject words of the user's message before it; other queries unchanged."""
+    if not query.is_follow_up:
+        return query
+    by_user = np.flatnonzero(corpus.user_labels[corpus.labels[0]])
+    earlier = np.setdiff1d(by_user[by_user >= corpus.start], asking.positions)
+    if not len(earlier):
+        return query
+    (entry,) = await storage.get([corpus.snapshot.doc(corpus.document(int(earlier[-1]))).id])
+    subject = [] if entry is None else _find_subject_words(entry.content, query)
+    if len(subject) > MOST_SUBJECT_WORDS:
+        return query
+    return replace(query, words=(*query.words, *subject)) if subject else query
+
+
+def _find_subject_words(text: str, query: Query) -> list[QueryWord]:
+    """Return the words of a text that name a subject, without those that a query has already."""
+    known = contentless_terms().union(*(word.terms for word in query.words))
+    words = parse_query(text).words
+    return [word for word in words if not word.is_common and word.terms[0] not in known]
 
 
 # ── requests of the same form ───────────────────────────────────────────────────────────────────────────────────────

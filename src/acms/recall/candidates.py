@@ -316,8 +316,6 @@ class _PastCandidates:
             rejection = self._reject(candidate, version, family, position, is_current)
         if rejection is not None:
             self._rejections.append(rejection)
-            if rejection.rule == "excluded":  # it is shown elsewhere, so its duplicates add nothing
-                self._best_duplicates.setdefault(family, version)
             return
         self._best_duplicates.setdefault(family, version)
         self._candidates.append((end, candidate))

@@ -111,10 +111,9 @@ async def rank_log(
 
     `size` is the number of candidates. `request` may extend the search to the namespace, and filter the candidates.
     """
-    from acms.recall.asking_messages import find_asking_messages
+    from acms.recall.asking_messages import add_subject_before, find_asking_messages
     from acms.recall.companions import add_companions
     from acms.recall.filter_evaluation import evaluate_filter
-    from acms.recall.follow_up import add_subject_before
     from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
 

@@ -235,7 +235,7 @@ def _leaders_first(
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME_TOKENS) / (excerpt_tokens + FRAME_TOKENS))
     is_kept = candidate.topic == Topic.USER_WORDS
-    return not is_kept, -score, is_companion, -candidate.relevance, -candidate.unit.version
+    return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
 
 
 def _excerpt_tokens(budget: int) -> int:
