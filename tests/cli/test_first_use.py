@@ -228,7 +228,7 @@ def test_recall_says_what_the_smallest_relevant_message_takes(tmp_path: Path) ->
     )
     fitting = call("recall", "u", "What do we use for orders?", "--budget", needed, "--db", db)
     assert [item["content"] for item in fitting["items"]] == ["We use PostgreSQL for orders."]
-    assert fitting["warnings"] == []
+    assert [warning for warning in fitting["warnings"] if "tokens" in warning] == []
 
 
 def test_recall_of_a_namespace_names_the_session_of_each_message(tmp_path: Path) -> None:

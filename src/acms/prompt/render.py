@@ -91,8 +91,6 @@ CONDENSED = "did not fit whole: shown are its ends and, of the output of a tool,
 """Reason given in the ledger for a message that a stable history shows cut."""
 OTHERS_WHOLE = 2_000
 """Tokens up to which a prompt shows the other sessions of its namespace whole, and no more than a quarter of it."""
-CONDENSED_OUTPUTS = 12
-"""Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
 REPEATED_QUESTION = (
     "the question is sent twice: it is the newest message of the log, and the prompt adds it again; "
     "leave out .user()"
@@ -500,7 +498,7 @@ class _Renderer:
             answers=answers,
             codec=self._codec,
             budget=budget,
-            condensed_tokens=self._limit // CONDENSED_OUTPUTS,
+            prompt_budget=self._limit,
             question_follows=question_follows,
             has_tools=bool(self._tools),
             entries=self._entries,

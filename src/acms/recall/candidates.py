@@ -423,7 +423,7 @@ def _group_duplicates(corpus: Corpus, ranking: Ranking) -> list[int]:
     external = (snapshot.column("flags")[documents] & EXTERNAL).tolist()
     keys = list(zip(fingerprints, exact, external, strict=True))
     newest_index: dict[tuple[int, int, int], int] = {}
-    for index in np.lexsort((documents, snapshot.column("minute")[documents])).tolist():
+    for index in np.lexsort((ranking.positions, snapshot.column("minute")[documents])).tolist():
         newest_index[keys[index]] = index
     has_words = [key[0] != 0 for key in keys]
     return [newest_index[key] if has_words[index] else index for index, key in enumerate(keys)]

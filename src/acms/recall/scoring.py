@@ -64,7 +64,7 @@ class Scores:
     coverage: float
     #: Mean and standard deviation of the cosines of the query with the messages.
     cosine_stats: CosineStats | None
-    #: Positions of the messages that hold each word of the query.
+    #: Positions of the messages that hold each word of the query, ascending.
     holders: Sequence[Ints]
     #: The inverse document frequency of each word of the query.
     rarities: Sequence[float]
@@ -142,7 +142,8 @@ def score_words(
         if len(asking_positions):
             is_other = ~np.isin(positions, asking_positions)
             positions, counts = positions[is_other], counts[is_other]
-        holders.append(positions)
+        # In a namespace, and where messages were edited, the order of documents is not that of positions.
+        holders.append(np.sort(positions))
         rarity = compute_idf(size, len(positions)) if known_rarities is None else known_rarities[index]
         rarities.append(rarity)
         if not len(positions):

@@ -135,7 +135,8 @@ class NewWindow:
         budget = request.budget - request.cost(self.history.front)
         is_whole = self.history.is_complete and request.cost(groups) <= budget
         older_groups = groups[: min(self._turn_start, len(groups) - 1)]
-        if request.question_follows and groups and request.cost(groups[-1:]) > budget:
+        newest_cost = request.cost(groups[-1:])
+        if request.question_follows and newest_cost > max(budget, request.prompt_budget // 2):
             older_groups = groups  # the newest message alone does not fit beside the question
         long_limits = {} if is_whole else self._cutter.limit_long_messages(older_groups)
         condensed_groups, limits = self._cutter.condense(groups, long_limits)

@@ -35,6 +35,9 @@ from acms.prompt.steps import Readable
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.recall.window import LogSpan
 
+CONDENSED_OUTPUTS = 12
+"""Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HistoryRequest:
@@ -46,8 +49,8 @@ class HistoryRequest:
     codec: Codec
     #: Raw tokens for history and recall together.
     budget: int
-    #: Tokens of a condensed tool output.
-    condensed_tokens: int
+    #: Raw tokens for the whole prompt.
+    prompt_budget: int
     #: Whether the caller put a user message behind the history: the question then is that one, not one of the log.
     question_follows: bool
     #: Whether the model may call tools.
@@ -56,6 +59,11 @@ class HistoryRequest:
     entries: dict[str, Any]
     #: Ids of entries in front that are never left out.
     first: Sequence[str] = ()
+
+    @property
+    def condensed_tokens(self) -> int:
+        """Tokens of a condensed tool output."""
+        return self.prompt_budget // CONDENSED_OUTPUTS
 
     @property
     def newest_output_share(self) -> float:
