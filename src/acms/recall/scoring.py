@@ -143,7 +143,8 @@ def score_words(
             is_other = ~np.isin(positions, asking_positions)
             positions, counts = positions[is_other], counts[is_other]
         # In a namespace, and where messages were edited, the order of documents is not that of positions.
-        holders.append(np.sort(positions))
+        is_reordered = corpus.position_by_document is not None
+        holders.append(np.sort(positions, kind="stable") if is_reordered else positions)
         rarity = compute_idf(size, len(positions)) if known_rarities is None else known_rarities[index]
         rarities.append(rarity)
         if not len(positions):
