@@ -274,6 +274,18 @@ async def test_an_error_before_any_message_of_the_history_says_so() -> None:
             await prompt.render(budget=100)
 
 
+@pytest.mark.parametrize("budget", [30, 40, 60, 90])
+async def test_a_short_message_is_shown_whole_or_not_at_all(budget: int) -> None:
+    async with ACMS("s", "memory://", None) as session:
+        for number in range(20):
+            await session.ingest("user", f"Ticket {number}: the printer on floor {number} is broken.")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session)
+        rendered = await prompt.render(budget=budget)
+    texts = [message.text for message in rendered.placed]
+    assert texts
+    assert all(text.endswith("is broken.") for text in texts)
+
+
 @pytest.mark.parametrize("kind", ["user", "assistant", "external"])
 @pytest.mark.parametrize("budget", [1_000, 8_000])
 async def test_a_long_message_does_not_hide_what_was_said_before_it(kind: str, budget: int) -> None:

@@ -57,3 +57,13 @@ async def test_an_answer_stands_behind_its_own_question() -> None:
             question = lines.index(f"What is the weather in {city}?")
             assert lines[question + 1] == f"Sunny, {degrees} degrees."
     assert "Sunny, 21 degrees." in lines
+
+
+@pytest.mark.parametrize("budget", [40, 50, 130])
+async def test_the_newest_of_several_statements_stands_beside_the_best(budget: int) -> None:
+    async with ACMS("offsite", open_storage("memory://"), None) as session:
+        for city in ("Lisbon", "Porto", "Faro", "Braga", "Evora"):
+            await session.ingest("user", f"The offsite takes place in {city}.")
+            await fill(session, 10)
+        items = await session.recall("Where does the offsite take place?", budget=budget)
+    assert "The offsite takes place in Evora." in [item.content for item in items]

@@ -609,6 +609,34 @@ async def test_what_an_embedder_does_not_read_is_found_by_words_and_said_once(st
         assert (await session.recall("orders")).ledger.warnings == ()
 
 
+async def test_a_vector_that_is_stored_after_the_ranking_is_not_called_unreadable(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = FakeEmbedder()
+    async with with_embedder(storage, embedder) as session:
+        await ingest_texts(session, "orders run on PostgreSQL", "lunch is at noon")
+        await session.recall("orders")  # the vector of the question is kept
+        embedder.gate = asyncio.Event()
+        embedding = session._shared.embedding
+        assert embedding is not None
+        find_missing = embedding.storage.missing
+
+        async def find_missing_once_all_are_stored(*arguments: Any, **options: Any) -> Any:
+            assert embedder.gate is not None
+            if not embedder.gate.is_set():
+                embedder.gate.set()
+                await session.wait_pending()
+            return await find_missing(*arguments, **options)
+
+        monkeypatch.setattr(embedding.storage, "missing", find_missing_once_all_are_stored)
+        impatient = patience.set(0.05)
+        await ingest_texts(session, "the printer is broken")
+        items = await session.recall("orders")
+        patience.reset(impatient)
+        assert items.coverage < 1
+        assert items.ledger.warnings == ()
+
+
 async def test_a_vector_that_is_being_computed_is_no_reason_for_a_warning(storage: Storage) -> None:
     embedder = FakeEmbedder()
     async with with_embedder(storage, embedder) as session:

@@ -72,17 +72,19 @@ def write_pieces(
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
     """Return facts and summaries, then messages of all sessions by time; a tool call stays beside its results.
 
-    An edit has the time at which it was made, and so stands behind what it corrects.
+    An edit has the time at which it was made, and so stands behind what it corrects. Messages of the same time have the
+    order of their log.
     """
-    call_times: dict[tuple[str, str], datetime] = {}
+    call_places: dict[tuple[str, str], tuple[datetime, int]] = {}
     for item in items:
         if item.group is not None:
-            call_times.setdefault(_group_of(item), item.created_at)
+            call_places.setdefault(_group_of(item), (item.created_at, item.version))
 
-    def sort_key(item: ContextItem) -> tuple[bool, datetime]:
+    def sort_key(item: ContextItem) -> tuple[bool, datetime, int]:
         if item.source is Source.FACT or item.role is None:
-            return False, _BEGIN
-        return True, item.created_at if item.group is None else call_times[_group_of(item)]
+            return False, _BEGIN, 0
+        own_place = (item.created_at, item.version)
+        return True, *(own_place if item.group is None else call_places[_group_of(item)])
 
     return sorted(items, key=sort_key)
 

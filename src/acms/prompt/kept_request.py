@@ -24,14 +24,13 @@ from acms.prompt.excerpts import ARROW, KNOWN_NOW, LATER, TOOL_CALL
 from acms.prompt.manifest import Manifest, Quote, Segment, Sent, Whole, Written
 from acms.prompt.manifest_writer import ACTOR, fingerprint_message, hash_payload, revive_message
 from acms.prompt_types import SEPARATOR, PromptMessage, Tool
-from acms.text.chat_messages import EXPLANATIONS, ORPHAN, RECALLED, SUMMARY, SUMMARY_EXPLANATION
+from acms.text.chat_messages import EXPLANATIONS, EXTERNAL_EXPLANATION, FRAMES, SUMMARY_EXPLANATION
 
 _FRAMING_WORDS = (
-    *RECALLED,
-    *SUMMARY,
-    *ORPHAN,
+    *[delimiter for delimiters in FRAMES for delimiter in delimiters],
     *EXPLANATIONS,
     SUMMARY_EXPLANATION,
+    EXTERNAL_EXPLANATION,
     ARROW,
     f", {LATER}",
     f", {KNOWN_NOW}",

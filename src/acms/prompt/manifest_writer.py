@@ -36,11 +36,11 @@ from acms.prompt.manifest import (
 )
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, omit_repeated_dates
 from acms.results import UNSURE, Ledger, Verdict
-from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
+from acms.text.chat_messages import FRAMES
 
 _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
 """The mark a cut leaves between two spans of a text, that of `plan.CUT`, and the blanks around it."""
-_CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
+_CLOSINGS = tuple(closing for _, closing in FRAMES)
 _RECALLED_BEFORE = "recalled for an earlier request, which this one continues word for word"
 _LEAD = re.compile(r": |\n")
 """The end of any text before a quotation: a speaker's name, an opening mark."""

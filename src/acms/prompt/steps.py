@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 from acms.errors import ValidationError
 from acms.log import compacted, provider_messages, repair, validation
 from acms.log.active_entries import EntryGroup, Replacements, rendered_role
-from acms.log.trust import is_instruction
+from acms.log.trust import is_instruction, trust_of_entry
 from acms.log.validity import attach_label
-from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, Text, ToolResult
+from acms.model import Entry, Json, Kind, Media, Origin, Part, Raw, Reasoning, Role, Text, ToolResult
 from acms.plan.nodes import MessageGroup, Node, Scope, Strategy, Window
 from acms.plan.turns import find_turn_start
 from acms.prompt.fit_state import compose_message
@@ -428,7 +428,9 @@ def prompt_message_of_entry(entry: Entry, counter: str, label: str = "") -> Prom
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
     tokens: int | None = None
     parts = entry.parts
-    if not parts:
+    if role is Role.USER and trust_of_entry(entry) is Origin.EXTERNAL:
+        parts = tuple(map(_wrap_external_part, parts or (Text(entry.content),)))
+    elif not parts:
         parts = (Text(attach_label(chat_messages.escape_passages(entry.content), label)),)
         tokens = None if label else entry.tokens
     elif role is Role.USER:
@@ -442,6 +444,10 @@ def prompt_message_of_entry(entry: Entry, counter: str, label: str = "") -> Prom
         tokens=tokens,
         counter="" if tokens is None else counter,
     )
+
+
+def _wrap_external_part(part: Part) -> Part:
+    return Text(chat_messages.wrap_external_text(part.text)) if type(part) is Text else part
 
 
 def _escape_part(part: Part) -> Part:

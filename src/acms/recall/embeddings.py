@@ -230,12 +230,14 @@ class Embedding:
         self._question_reported = True
         return [f"{self.model} does not read the language of the question: ranked by words alone"]
 
-    async def warn_of_messages(self, context: str, count: int, total: int, id: str) -> list[str]:
+    async def warn_of_messages(
+        self, context: str, count: int, total: int, id: str, recount: Callable[[], Awaitable[int]]
+    ) -> list[str]:
         """Return warnings about `count` of the `total` messages of a log that have no vector.
 
         Those whose vectors are being computed are not reported, as this takes a moment. Those whose vectors stay
         missing are reported every time, those that the model does not read once for each log. `id` is the message if it
-        is only one, else empty.
+        is only one, else empty. `recount` counts the messages without a vector again: some may have got one since.
         """
         if self._unread_counts.get(context) == count:
             return []
@@ -247,6 +249,8 @@ class Embedding:
         except VectorsUnavailableError:
             pending = count
         unread = count - pending
+        if unread > 0:
+            unread = max(0, await recount() - pending)
         name = f" ({id})" if id else ""
         warnings: list[str] = []
         if pending and not is_catching_up:

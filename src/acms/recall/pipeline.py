@@ -151,7 +151,7 @@ async def rank_log(
         ranking.coverage = 0.0  # nothing was compared by meaning, whatever vectors are stored
     elif without_vector and embedding is not None:
         is_shared = request is not None and request.namespace is not None
-        warnings += await _warn_of_missing_vectors(embedding, corpus, without_vector, context, is_shared)
+        warnings += await _warn_of_missing_vectors(reader, embedding, log, without_vector, context, is_shared)
     return RankedLog(
         context or "",
         log.version,
@@ -184,10 +184,15 @@ async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floa
 
 
 async def _warn_of_missing_vectors(
-    embedding: Embedding, corpus: Corpus, count: int, context: str | None, is_shared: bool
+    reader: Reader, embedding: Embedding, log: IndexedLog, count: int, context: str | None, is_shared: bool
 ) -> list[str]:
-    """Return warnings about `count` messages of a corpus that have no vector."""
+    """Return warnings about `count` messages of a log that have no vector."""
     from acms.recall.scoring import find_without_vectors
+
+    corpus = log.corpus
+
+    def find_positions(corpus: Corpus) -> list[int]:
+        return find_without_vectors(corpus, embedding.space, embedding.dimension).tolist()
 
     if is_shared or context is None:  # of other sessions it is not known why
         if count <= embedding.count_in_progress():
@@ -195,9 +200,14 @@ async def _warn_of_missing_vectors(
         return [f"{count:,} of {corpus.text_count:,} messages have no vector: ranked by words alone"]
     id = ""
     if count == 1:
-        for position in find_without_vectors(corpus, embedding.space, embedding.dimension).tolist():
+        for position in find_positions(corpus):
             id = corpus.snapshot.doc(corpus.document(position)).id
-    return await embedding.warn_of_messages(context, count, corpus.text_count, id)
+
+    async def recount() -> int:
+        newest = await _catch_up_index(reader, context, log.version, None)
+        return len(find_positions(newest.corpus))
+
+    return await embedding.warn_of_messages(context, count, corpus.text_count, id, recount)
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, request: Recall) -> ContextItems:

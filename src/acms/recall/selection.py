@@ -201,41 +201,62 @@ def best_first(candidate: Candidate) -> tuple[bool, float, float, int]:
     )
 
 
-def _find_companions(candidates: Sequence[Candidate], budget: int) -> set[int]:
-    """Return the indexes of the companions that are chosen right after their leaders: as many as their share holds."""
+def _order_by_score(candidates: Sequence[Candidate], budget: int) -> list[int]:
+    """Return the indexes of candidates by score, words of the user first, each companion right after its leader."""
+    companions = _find_companions(candidates, budget)
+    sort_keys = [_score_key(candidate, budget) for candidate in candidates]
+    order = [index for index in range(len(candidates)) if index not in companions]
+    order.sort(key=sort_keys.__getitem__)
+    for companion in reversed(companions):
+        order.insert(_find_place_of_companion(candidates, order, companion), companion)
+    return order
+
+
+def _find_place_of_companion(candidates: Sequence[Candidate], order: Sequence[int], companion: int) -> int:
+    """Return the place in an order right after the leader of a companion."""
+    leader_score = candidates[companion].leader_score
+    for place, index in enumerate(order, 1):
+        if candidates[index].topic != Topic.USER_WORDS and candidates[index].score <= leader_score:
+            return place
+    return len(order)
+
+
+def _find_companions(candidates: Sequence[Candidate], budget: int) -> list[int]:
+    """Return the indexes of the companions that are chosen right after their leaders, those of the best leader first.
+
+    These are as many as their share holds, and at least the newest companion of the best answer.
+    """
     companions = [
         index for index, candidate in enumerate(candidates) if candidate.leader_score > candidate.score
     ]
-    companions.sort(key=lambda index: (-candidates[index].leader_score, candidates[index].unit.version))
+    companions.sort(key=lambda index: (-candidates[index].leader_score, -candidates[index].unit.version))
     remaining = int(budget * COMPANIONS_SHARE)
-    chosen: set[int] = set()
+    if companions:
+        remaining = max(remaining, candidates[companions[0]].tokens)
+    chosen: list[int] = []
     for index in companions:
         if candidates[index].tokens <= remaining:
             remaining -= candidates[index].tokens
-            chosen.add(index)
+            chosen.append(index)
     return chosen
 
 
-def _leaders_first(
-    candidate: Candidate, budget: int, *, is_companion: bool
-) -> tuple[bool, float, bool, float, int]:
-    """Return a sort key by score that puts each companion right after its leader, and kept words of the user first.
+def _score_key(candidate: Candidate, budget: int) -> tuple[bool, float, float, int]:
+    """Return a sort key that orders candidates by score, kept words of the user first.
 
     What is shown as an excerpt competes with the excerpt's cost: a large tool call, and a message larger than half of
     the budget that holds half of the question.
     """
     score = candidate.score
     is_large = candidate.tokens > budget / 2
-    if is_companion:
-        score = candidate.leader_score
-    elif candidate.is_tool_group or (is_large and candidate.relevance >= HALF_RELEVANCE):
+    if candidate.is_tool_group or (is_large and candidate.relevance >= HALF_RELEVANCE):
         most_tokens = _excerpt_tokens(budget)
         if candidate.is_tool_group:
             most_tokens = _tool_excerpt_tokens(candidate, budget)
         excerpt_tokens = min(candidate.tokens, most_tokens)
         score *= sqrt((candidate.tokens + FRAME_TOKENS) / (excerpt_tokens + FRAME_TOKENS))
     is_kept = candidate.topic == Topic.USER_WORDS
-    return not is_kept, -score, is_companion, -candidate.relevance, candidate.unit.version
+    return not is_kept, -score, -candidate.relevance, candidate.unit.version
 
 
 def _excerpt_tokens(budget: int) -> int:
@@ -260,12 +281,7 @@ def _choose_by_score(
 
     External candidates that do not fit are considered again after all others.
     """
-    companions = _find_companions(candidates, budget)
-    sort_keys = [
-        _leaders_first(candidate, budget, is_companion=index in companions)
-        for index, candidate in enumerate(candidates)
-    ]
-    order = sorted(range(len(candidates)), key=sort_keys.__getitem__)
+    order = _order_by_score(candidates, budget)
     all_fit = sum([candidate.tokens for candidate in candidates]) <= remaining
     choices: dict[int, Choice] = {}  # by index
     ranks = {False: 0, True: 0}  # candidates considered so far, of other text and of external text

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from acms.model import MarkerType, Role
-from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
+from acms.text.chat_messages import FRAMES
 from acms.text.tokenizer import content_terms, split_words
 
-_OPENING = tuple(opening.strip() for opening, _ in (RECALLED, SUMMARY, ORPHAN))
+_OPENING = tuple(opening.strip() for opening, _ in FRAMES)
 _MARKS = tuple(
     re.compile(rf"(?P<open>{re.escape(opening.strip())}\r?\n)|\r?\n{re.escape(closing.strip())}")
-    for opening, closing in (RECALLED, SUMMARY, ORPHAN)
+    for opening, closing in FRAMES
 )
 _ROLES = "|".join(role.value for role in Role)
 _QUOTED = re.compile(rf"(?:{_ROLES})(?:, \d{{4}}-\d\d-\d\d)?:(?:\s|\Z)")

@@ -21,7 +21,7 @@ from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, S
 from acms.privacy.modes import stored_mode, stricter_mode
 from acms.results import Synced
 from acms.session_state import SharedSession
-from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
+from acms.text.chat_messages import FRAMES, NO_RESULT
 from acms.write import retirement
 from acms.write.alignment import Alignment, Item, align_messages, changes_groups, pair_calls_with_results
 from acms.write.intake import DraftOf, is_empty_turn, log_cut_texts, read_message
@@ -490,7 +490,7 @@ def _strip_rendered_text(turn: Turn) -> Turn | None:
     if role != "user" or not isinstance(content, str):
         return turn
     own_text = content
-    for start, end in (RECALLED, SUMMARY, ORPHAN):
+    for start, end in FRAMES:
         if own_text.startswith(start) and end in own_text:
             own_text = own_text.partition(end)[2].lstrip("\n")
     if own_text == content:

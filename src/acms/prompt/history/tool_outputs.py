@@ -62,13 +62,13 @@ class CallCutter:
     def limit_long_messages(self, groups: Sequence[MessageGroup]) -> dict[int, int]:
         """Return limits for messages that would hide all older ones, such as a pasted document, by version.
 
-        They are condensed like outputs.
+        They are condensed like outputs, but not to fewer tokens than are worth showing.
         """
-        longest = self._budget * LONG_SHARE
+        longest = max(LEAST_SHOWN, self._budget * LONG_SHARE)
         limits: dict[int, int] = {}
         for group in groups:
             if not is_call(group) and self._cost(group) > longest:
-                limits[group.first] = self._condensed_limit(group)
+                limits[group.first] = max(LEAST_SHOWN, self._condensed_limit(group))
         return limits
 
     def _cut_group(self, group: MessageGroup, limit: int | None, question: str) -> MessageGroup:
