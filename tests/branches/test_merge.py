@@ -28,7 +28,7 @@ from acms import (
 )
 from acms.log.active_entries import is_merge_record
 from acms.log.merges import MergeStrategy
-from acms.model import Draft
+from acms.model import ContextQuery, Draft
 from acms.storage import append_rules
 from acms.testing import HashEmbedder, sound
 from acms.testing.logs import append_drafts, draft_fact, draft_summary
@@ -468,7 +468,7 @@ async def test_undo_says_what_has_to_be_taken_back_first(storage: Storage) -> No
     receipt = await append_drafts(storage, await storage.context("ours"), draft_summary(3, 5))
     with pytest.raises(ConflictError) as refused:
         await ours.undo(done.version)
-    assert refused.value.options == (f"undo v{receipt.versions[0]} first",)
+    assert refused.value.options == (f"undo({receipt.versions[0]}) first",)
     await ours.undo(receipt.versions[0])
     await ours.undo(done.version)
     assert await window_contents(ours) == ["a", "b", "c"]
@@ -495,7 +495,7 @@ async def test_a_merge_that_a_clearing_covers_is_not_undone_before_it(storage: S
     cleared = await ours.clear()
     with pytest.raises(ConflictError) as refused:
         await ours.undo(done.version)
-    assert refused.value.options == (f"undo v{cleared} first",)
+    assert refused.value.options == (f"undo({cleared}) first",)
     await ours.undo(cleared)
     await ours.undo(done.version)
     assert await window_contents(ours) == ["a", "b", "c"]
@@ -609,8 +609,12 @@ async def test_what_cannot_be_merged_is_refused_with_the_reason(storage: Storage
     again = session_on(storage, "theirs")
     assert len(await window_contents(again)) == 3
     await theirs.delete()
-    with pytest.raises(SessionNotFoundError, match="'theirs' was deleted"):
+    with pytest.raises(SessionNotFoundError, match="'theirs' was deleted") as refused:
         await ours.merge(again)
+    assert refused.value.options == ('storage.settings(id, {"deleted": False}, rev=…) brings it back',)
+    (deleted,) = [one for one in (await storage.contexts(ContextQuery(deleted=True))).items if one.deleted_at]
+    await storage.settings(deleted.id, {"deleted": False}, rev=deleted.settings_rev)
+    assert (await ours.merge(again)).version is None
     async with open_storage("memory://") as elsewhere:
         far = session_on(elsewhere, "far")
         await ingest_texts(far, "x")

@@ -54,7 +54,7 @@ def test_compact_asks_and_a_worker_does_it() -> None:
     asked = call("compact", "user_123")
     assert asked["compaction"] is None
     assert call("compact", "user_123")["job"] == asked["job"]
-    waits = f"job {asked['job']} is waiting for a worker: acms worker\n"
+    waits = f"job {asked['job']} is waiting for a worker: acms worker runs it, or add --wait to run it here\n"
     assert run("compact", "user_123").stdout == waits
     run("worker", "--once")
     (done,) = call("compact", "list", "user_123")["compactions"]

@@ -318,6 +318,30 @@ def test_an_error_about_an_argument_names_it_as_the_help_does(
     assert (error["message"], error["options"]) == (message, [hint.format(db=db)] if hint else [])
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("fork", "u", "u2"),
+            "Got unexpected extra argument(s) (u2). Did you mean --as, the name of the fork?",
+        ),
+        (
+            ("pin", "--namespace", "user:1", "style", "--value", "x"),
+            "No such option: --namespace. NAMESPACE is an argument: write its value without --namespace.",
+        ),
+        (
+            ("add", "u", "user", "--text", "x"),
+            "No such option: --text. TEXT is an argument: write its value without --text.",
+        ),
+    ],
+)
+def test_an_argument_and_an_option_that_are_mistaken_for_each_other(
+    words: tuple[str, ...], message: str
+) -> None:
+    assert message in run(*words, code=2).stderr
+    assert json.loads(run(*words, "--json", code=2).stderr)["error"]["message"].startswith(message)
+
+
 def test_a_word_that_is_no_command_leads_to_the_help() -> None:
     assert "No such command 'status'. acms --help lists the commands." in run("status", code=2).stderr
     assert "Did you mean 'recall'" in run("recal", code=2).stderr

@@ -77,6 +77,44 @@ def _check_commands(place: str, hint: str) -> None:
         assert set(options) <= known, f"{place}: {hint}"
 
 
+def test_every_command_that_the_code_names_exists() -> None:
+    """Texts of every kind name commands: errors, notes, ledgers, docstrings, pages of the inspector."""
+    root = Path(acms.__file__).parent
+    unknown: list[str] = []
+    for file in sorted(root.rglob("*")):
+        if file.suffix not in (".py", ".html", ".json", ".md"):
+            continue
+        for word in re.findall(r"(?<![\w.'\"/-])acms ([a-z-]+)", file.read_text(encoding="utf-8")):
+            command, _ = resolve_command([word])
+            if command.name is None:
+                unknown.append(f"{file.relative_to(root)}: acms {word}")
+    assert not unknown
+
+
+def test_a_hint_that_names_a_method_names_the_command_in_a_shell(tmp_path: Path) -> None:
+    file = str(tmp_path / "notes.db")
+    run("add", "u", "user", "Hello.", "--db", file)
+    message = run("add", "u", "user", "We meet on Monday.", "--db", file).stdout.split()[-1]
+    run("replace", "u", "v2", "We meet on Tuesday.", "--db", file)
+    run("retract", "u", "v2", "--db", file)
+    for words, hints in (
+        (
+            ("undo", "u", "v2"),
+            [f"acms retract --db {file} SESSION {message} makes it inactive"],
+        ),
+        (
+            ("replace", "u", "v2", "We meet on Friday."),
+            [f"acms undo --db {file} SESSION 4 first", "store the corrected text as a new message"],
+        ),
+        (
+            ("compact", "expand", "u", "v1"),
+            [f"acms compact list --db {file} SESSION lists them with the versions of their summaries"],
+        ),
+    ):
+        error = json.loads(run(*words, "--db", file, "--json", code=1).stderr)["error"]
+        assert error["options"] == hints
+
+
 def test_the_hints_for_unknown_ids_are_commands(tmp_path: Path) -> None:
     file = str(tmp_path / "notes.db")
     run("add", "u", "user", "Hello.", "--db", file)

@@ -339,7 +339,7 @@ async def test_only_the_newest_rewrite_can_be_undone(session: ACMS, storage: Sto
     assert last.replaces[0] == 1
     with pytest.raises(ConflictError) as refused:
         await session.undo(first.version)
-    assert refused.value.options == (f"undo v{last.version} first",)
+    assert refused.value.options == (f"undo({last.version}) first",)
     await session.undo(last.version)
     assert first.in_force
     await session.undo(first.version)

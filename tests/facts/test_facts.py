@@ -172,7 +172,7 @@ async def test_undoing_an_update_brings_the_fact_before_it_back(storage: Storage
     session, _, made = await session_with_cities(storage)
     with pytest.raises(ConflictError, match="v6") as caught:
         await session.undo(4)
-    assert caught.value.options == ("undo v6 first",)
+    assert caught.value.options == ("undo(6) first",)
     first = await session.undo(6)
     assert await fact_values(session) == ["Oslo"]
     await session.undo(4)
@@ -193,7 +193,7 @@ async def test_a_fact_that_was_removed_does_not_come_back_to_a_filled_address(st
     (new,) = await consolidate_facts(storage, session, single_value_proposal("city", "Oslo"))
     with pytest.raises(ConflictError) as caught:
         await session.undo(removed)
-    assert caught.value.options == (f"retract {new} first", f"undo v{removed + 2} first")
+    assert caught.value.options == (f'retract("{new}") first', f"undo({removed + 2}) first")
     assert not caught.value.retryable
     await session.retract(new)
     await session.undo(removed)
@@ -204,7 +204,7 @@ async def test_a_fact_that_replaces_nothing_is_retracted_not_undone(storage: Sto
     session, _, made = await session_with_cities(storage)
     with pytest.raises(ValidationError) as caught:
         await session.undo(2)
-    assert caught.value.options == (f"retract {made[0]}",)
+    assert caught.value.options == (f'retract("{made[0]}") makes it inactive',)
 
 
 async def test_a_fact_that_comes_while_an_undo_is_decided_is_seen(storage: Storage) -> None:
@@ -296,7 +296,7 @@ async def test_undoing_the_retraction_of_a_message_does_not_fill_an_address_twic
     (new,) = await consolidate_facts(storage, session, single_value_proposal("city", "Basel"))
     with pytest.raises(ConflictError) as caught:
         await session.undo(version)
-    assert caught.value.options[0] == f"retract {new} first"
+    assert caught.value.options[0] == f'retract("{new}") first'
 
 
 async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -> None:

@@ -24,11 +24,13 @@ ARGUMENTS = {
     "create_pin_registry(store, namespace=…)",
     "acms.kv.update_entry does so for you", "call cache_hint on the prompt that is rendered", "raise truncate_tokens",
     "pass history(session, …) a session of this process",
+    "pass the session itself: ACMS(\"user_123\", \"sqlite:///memory.db\")", "user(text) adds a message of the user",
     "call cache_hint before recall", "build reusable parts with Prompt(), without a codec",
     "from acms.sync import Prompt",
     '{"truncate_tokens": 1200}',
     'ingest("user", "…")', "ingest_many(messages)", "sync(messages), which also recognises stored messages",
     "recall(…) first, and add the items as messages",
+    'storage.settings(id, {"deleted": False}, rev=…) brings it back',
     # Who starts the service.
     "acms gateway --keys",
     "ask a service that writes: acms serve", "acms serve --name NAME",
@@ -108,9 +110,16 @@ def test_no_error_speaks_python(kind: type[ACMSError]) -> None:
 
 def test_fields_and_verbs_have_their_names_on_the_wire() -> None:
     error = ValidationError(
-        "needs one", field="tool_call_id", options=("give tool_call_id", "acms jobs cancel 7")
+        "needs one",
+        field="tool_call_id",
+        options=("give tool_call_id", "acms jobs cancel 7", 'retract("m_1") first', "undo(7) first"),
     )
-    assert problem_details.translate_options(error) == ["give toolCallId", "POST /api/v1/jobs/7/cancel"]
+    assert problem_details.translate_options(error) == [
+        "give toolCallId",
+        "POST /api/v1/jobs/7/cancel",
+        "POST /api/v1/contexts/{contextId}/entries/m_1/retract first",
+        "POST /api/v1/contexts/{contextId}/compactions/7/undo first, if v7 is a compaction",
+    ]
 
 
 def test_options_are_told_over_http(service: Service) -> None:

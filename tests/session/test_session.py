@@ -572,7 +572,7 @@ async def test_retracting_an_edited_message_takes_its_edits_with_it(storage: Sto
         with pytest.raises(GoneError, match="is no longer active") as caught:
             await session.replace(first, "too late")
         anew = "store the corrected text as a new message"
-        assert caught.value.options == (f"undo version {version} first", anew)
+        assert caught.value.options == (f"undo({version}) first", anew)
         await session.undo(version)
         await session.replace(first, "in time")
         await session.erase(first)

@@ -36,6 +36,7 @@ from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.results import Branch, Change, Delta, Diff, Tree
 from acms.storage.append_rules import split_segments
+from acms.storage.records import deleted_session_error
 from acms.storage.sessions import ERASED, count_erased
 
 if TYPE_CHECKING:
@@ -454,7 +455,5 @@ async def load_live_context(storage: StorageBackend, context: str) -> Context:
     """Return a context by its id; `SessionNotFoundError` if it was deleted."""
     loaded = await storage.context(context)
     if loaded.deleted_at is not None:
-        raise SessionNotFoundError(
-            f"the session {loaded.key or loaded.id!r} was deleted", options=("undelete it first",)
-        )
+        raise deleted_session_error(loaded.key or loaded.id)
     return loaded

@@ -106,6 +106,9 @@ class GroupedCommands(TyperGroup):
         except typer.BadParameter as error:
             error.message = _describe_bad_parameter(error)
             raise
+        except TyperException as error:
+            error.message += _suggest_correction(error)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names; `eval` is in a package of its own."""
@@ -126,6 +129,27 @@ class GroupedCommands(TyperGroup):
 
     def _help_row(self, name: str) -> tuple[str, str]:
         return f"{name:<11}", self.commands[name].get_short_help_str(limit=63)
+
+
+_OPTION_OF_EXTRA_WORD = {"fork": ("--as", "the name of the fork")}
+"""By command: the option that a superfluous argument was most likely meant for."""
+
+
+def _suggest_correction(error: TyperException) -> str:
+    """Return how to write an argument given as an option, or the other way round; "" if it is not known."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    option = getattr(error, "option_name", None)
+    if option is not None:
+        for parameter in context.command.params:
+            if parameter.param_type_name == "argument" and f"--{parameter.name}" == option:
+                name = (parameter.metavar or parameter.name.upper()).strip("[]")
+                return f". {name} is an argument: write its value without {option}."
+    if "unexpected extra argument" in error.message and context.command.name in _OPTION_OF_EXTRA_WORD:
+        flag, meaning = _OPTION_OF_EXTRA_WORD[context.command.name]
+        return f". Did you mean {flag}, {meaning}?"
+    return ""
 
 
 def _describe_bad_parameter(error: typer.BadParameter) -> str:

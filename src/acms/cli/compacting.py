@@ -10,7 +10,6 @@ import typer
 
 from acms.cli import output
 from acms.cli.base import At, Full, Session, Shell, create_group, define_command, parse_version
-from acms.cli.hints import keep_store
 from acms.cli.output import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -88,7 +87,7 @@ async def compact_session(
 
     def draw() -> None:
         if not wait:
-            shell.line(f"job {job.id} is waiting for a worker: {keep_store('acms worker')}")
+            shell.line(output.describe_waiting_job(job.id))
         elif compaction is None:
             shell.line(f"nothing was compacted: {job.reason}")
         else:

@@ -470,7 +470,7 @@ async def reflect_on_session(
 
     def draw() -> None:
         if not wait:
-            shell.line(f"job {job.id} is waiting for a worker: {keep_store('acms worker')}")
+            shell.line(output.describe_waiting_job(job.id))
             return
         decisions = [decision for reflection in reflections for decision in reflection.decisions]
         if decisions:

@@ -336,8 +336,19 @@ _CALL = re.compile(r"\b[\w.]+\([^)]*\),? ?")
 _KEYWORD = re.compile(r"\b([a-z_]+)=(True\b|\"[^\"]*\"|\S+)?")
 
 
+_COMMANDS = (
+    (re.compile(r"\bundo\((\d+)\)"), r"acms undo SESSION \1"),
+    (re.compile(r'\bretract\("(\S+)"\)'), r"acms retract SESSION \1"),
+    (re.compile(r"\bretract\(id\)"), "acms retract SESSION MESSAGE"),
+    (re.compile(r"storage\.settings\(.*"), ""),  # no command brings a deleted session back
+    (re.compile(r"\bcompactions\(\)"), "acms compact list SESSION"),
+    (re.compile(r"\bwindow\(budget\)"), "acms window SESSION --budget N"),
+)
+"""Calls that hints name, each with the command that does the same."""
+
+
 def shell_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a hint for the shell: options replace keyword arguments, calls are removed."""
+    """Return a hint for the shell: commands and options replace calls and keywords; other calls are removed."""
 
     def replace_keyword(match: re.Match[str]) -> str:
         keyword, value = match.groups()
@@ -349,6 +360,8 @@ def shell_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> s
         unquoted = value.strip('"')
         return f"{flag} {unquoted}"
 
+    for call, command in _COMMANDS:
+        text = call.sub(command, text)
     without_calls = _CALL.sub("", text)
     hint = _KEYWORD.sub(replace_keyword, without_calls).strip(" ,:")
     return re.sub(r"\bsession_id\b", flags.get("session_id", "name"), hint)
@@ -459,6 +472,11 @@ ENTRIES = (
 """Entries of a log."""
 
 ENTRIES_WITHOUT_TOKENS = ENTRIES[:3]
+
+
+def describe_waiting_job(job_id: str) -> str:
+    """Return how to get the result of a job that no worker has started."""
+    return f"job {job_id} is waiting for a worker: {keep_store('acms worker')} runs it, or add --wait to run it here"
 
 
 def write_warnings(screen: Screen, warnings: Iterable[str]) -> None:

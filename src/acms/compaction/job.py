@@ -166,7 +166,7 @@ async def wait_for_compaction(
         raise JobFailedError(
             f"job {current.id} is {current.state.value} after {current.attempt} attempts: {current.error}",
             job_id=current.id,
-            options=("acms jobs retry", "request it again"),
+            options=(f"acms jobs retry {current.id}", "request it again"),
         )
     compactions = await read_compactions(storage, context, None, job.id, redactor=shared.redactor)
     # The last one: an imported log may have summaries by an older job of this id.
@@ -190,7 +190,7 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
             raise ValidationError(
                 f"v{version} is a {entry.kind.value} that replaces nothing",
                 field="version",
-                options=(f"retract {entry.id}",),
+                options=(f'retract("{entry.id}") makes it inactive',),
             )
         head = await storage.head(context)
         replacements = await read.replacements_at(storage, context, head, head.version)
@@ -274,7 +274,7 @@ async def expand_summary(
     if summary is None or summary.kind is not Kind.SUMMARY or not summary.replaces:
         raise EntryNotFoundError(
             f"there is no summary at v{version}",
-            options=("list the compactions: each names the version of its summary",),
+            options=("compactions() lists them with the versions of their summaries",),
         )
     # Entries that were already inactive before the summary are not part of it.
     replacing_before = await storage.read(context, at=version - 1, replacing=True)

@@ -117,6 +117,22 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"hand the whole list to sync\(messages\): (.*)",
             r"POST /api/v1/contexts/{contextId}/sync with the whole list: \1",
         ),
+        (
+            r"retract\(id\)(.*)",
+            r"POST /api/v1/contexts/{contextId}/entries/{entryId}/retract\1",
+        ),
+        (
+            r'retract\("(\S+)"\)(.*)',
+            r"POST /api/v1/contexts/{contextId}/entries/\1/retract\2",
+        ),
+        (
+            r"undo\((\d+)\) first",
+            r"POST /api/v1/contexts/{contextId}/compactions/\1/undo first, if v\1 is a compaction",
+        ),
+        (
+            r"compactions\(\) (lists them .*)",
+            r"GET /api/v1/contexts/{contextId}/compactions \1",
+        ),
         ("pass `next_after` of a page", "pass nextCursor of a page as cursor"),
         (
             r"open the session in a namespace of its user or project: .*",
@@ -147,7 +163,7 @@ _TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "GET /api/v1/contexts with the parameter deleted lists them",
         ),
         ("acms jobs lists them", "GET /api/v1/jobs lists them"),
-        ("acms jobs retry", "POST /api/v1/jobs/{jobId}/retry"),
+        (r"acms jobs retry (\S+)", r"POST /api/v1/jobs/\1/retry"),
         (r"acms jobs cancel (\S+)", r"POST /api/v1/jobs/\1/cancel"),
         (r"add a message that is required, such as user\(…\)", "give system, developer or user"),
         (

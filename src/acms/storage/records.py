@@ -54,13 +54,21 @@ def unknown_session_error(id_or_key: str) -> SessionNotFoundError:
     )
 
 
+def deleted_session_error(id_or_key: str) -> SessionNotFoundError:
+    """Return the error for a context that was deleted."""
+    return SessionNotFoundError(
+        f"the session {id_or_key!r} was deleted",
+        options=('storage.settings(id, {"deleted": False}, rev=…) brings it back',),
+    )
+
+
 def record_from_rows(context: str, name: str, rows: Sequence[Sequence[Any]]) -> Record | None:
     """Build a record from the rows (when its context was deleted, rev, data): none of an unknown context."""
     if not rows:
         raise SessionNotFoundError(f"no context has the id {context!r}")
     deleted_at, rev, data = rows[0]
     if deleted_at is not None:
-        raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+        raise deleted_session_error(context)
     return None if rev is None and data is None else record_from_columns(context, name, rev, data)
 
 

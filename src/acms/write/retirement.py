@@ -115,7 +115,7 @@ def _collision_error(fact: Entry, other: Entry) -> ConflictError:
     return ConflictError(
         f"the fact v{fact.version} would come back to the address of v{other.version}, which holds one value",
         retryable=False,
-        options=(f"retract {other.id} first", f"undo v{other.version} first"),
+        options=(f'retract("{other.id}") first', f"undo({other.version}) first"),
     )
 
 

@@ -197,7 +197,7 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
 def superseded_error(version: int, by: int) -> ConflictError:
     """Return the error for undoing an entry that has already been undone or replaced."""
     return ConflictError(
-        f"v{version} was undone or replaced by v{by}", retryable=False, options=(f"undo v{by} first",)
+        f"v{version} was undone or replaced by v{by}", retryable=False, options=(f"undo({by}) first",)
     )
 
 
@@ -303,7 +303,7 @@ def _check_replaceable(id: str, target: Entry, replacements: Replacements, expec
         raise GoneError(f"the content of {id} is gone", options=(advice,))
     replacement = replacements.replaced_by(target.version)
     if replacement is not None:
-        raise GoneError(f"{id} is no longer active", options=(f"undo version {replacement} first", advice))
+        raise GoneError(f"{id} is no longer active", options=(f"undo({replacement}) first", advice))
     digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
     if expected is not None and expected != digest:
         raise PreconditionError(f"{id} has another text now", options=("read it again, and decide again",))

@@ -21,6 +21,7 @@ from acms.storage import append_rules
 from acms.storage.kv_base import Clock, utc_now
 from acms.storage.postgres.migrate import check_database
 from acms.storage.postgres.pool import ROLE, Connection, Pool, Row, UnconfirmedError, durability_of_commit
+from acms.storage.records import deleted_session_error
 from acms.storage.sql import load_queries, read_lineage
 
 T = TypeVar("T")
@@ -242,7 +243,7 @@ class Database:
             raise SessionNotFoundError(f"no context has the id {context!r}")
         deleted_at, lineage, *columns, root = rows[0]
         if deleted_at is not None and not deleted:
-            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+            raise deleted_session_error(context)
         segments = read_lineage(lineage)
         if len(self.lineages) >= 65_536:  # tens of megabytes
             self.lineages.clear()

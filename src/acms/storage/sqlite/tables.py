@@ -12,6 +12,7 @@ from acms.log.encoding import dump, load_mapping
 from acms.model import Derived, Entry, Head, Hit, Kind, Search
 from acms.storage import append_rules, search
 from acms.storage.append_rules import Read
+from acms.storage.records import deleted_session_error
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_derived, read_entry, read_lineage
 
 Row = Sequence[Any]
@@ -54,7 +55,7 @@ class Tables:
             raise SessionNotFoundError(f"no context has the id {context!r}")
         ref, deleted_at, lineage, *columns = row
         if deleted_at is not None and not deleted:
-            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+            raise deleted_session_error(context)
         return StoredLog(ref, _build_head(context, columns), read_lineage(lineage))
 
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
