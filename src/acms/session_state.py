@@ -528,14 +528,15 @@ def _utc_now() -> datetime:
 
 
 def _validate_storage(storage: Any) -> StorageBackend:
-    """Return an open store; raise `ConfigurationError` for anything else, such as a URL or a class."""
+    """Return an open store; raise `ConfigurationError` for anything else, such as a class."""
     is_class = isinstance(storage, type)
     has_append = callable(getattr(storage, "append", None))
     # The state that sessions share is kept in the `__dict__` of the handle.
     if is_class or not has_append or not hasattr(storage, "__dict__"):
         given = storage.__name__ if is_class else type(storage).__name__
         raise ConfigurationError(
-            f"storage must be an open store, not {given}", options=('open_storage("sqlite:///memory.db")',)
+            f"storage must be a URL, a path or an open store, not {given}",
+            options=('open_storage("sqlite:///memory.db")',),
         )
     return storage
 

@@ -146,8 +146,8 @@ async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_with
         (lambda: make_prompt().assistant(), "content"),
         (lambda: make_prompt().assistant(tool_calls=[{"name": "disk"}]), "tool_calls[0].id"),
         (lambda: make_prompt().tool("", "x"), "parts[0].call_id"),
-        (lambda: make_prompt().user([ComposedMessage(Role.USER, ())]), "parts[0]"),  # type: ignore[list-item]
-        (lambda: make_prompt().last("x", n=0), "n"),
+        (lambda: make_prompt().user([ComposedMessage(Role.USER, ())]), "content[0]"),  # type: ignore[list-item]
+        (lambda: make_prompt().last(["x"], n=0), "n"),
         (lambda: make_prompt().truncate("x", tokens=-1), "tokens"),
         (lambda: make_prompt().truncate("x", tokens=1.5), "tokens"),  # type: ignore[arg-type]
         (lambda: make_prompt().truncate("x", tokens=5, keep="middle"), "keep"),
@@ -155,7 +155,10 @@ async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_with
         (lambda: make_prompt().omit("x", priority=True), "priority"),
         (lambda: make_prompt().history(object()), "content"),  # type: ignore[arg-type]
         (lambda: make_prompt().history([{"role": "user"}]), "content[0].content"),
-        (lambda: make_prompt().history([{"role": "user", "content": "x", "colour": "red"}]), "content[0]"),
+        (
+            lambda: make_prompt().history([{"role": "user", "content": "x", "colour": "red"}]),
+            "content[0].colour",
+        ),
         (lambda: make_prompt().history([{"content": "x"}]), "content[0]"),
         (lambda: make_prompt().add(b"bytes"), "content"),  # type: ignore[arg-type]
         (lambda: make_prompt().use(object()), "plugin"),  # type: ignore[arg-type]
@@ -170,7 +173,7 @@ async def test_a_call_without_an_answer_gets_one_that_says_so_and_an_answer_with
         (lambda: make_prompt().section("s", lambda empty: None), "content"),  # type: ignore[arg-type,return-value]
         (lambda: make_prompt().tools([{"name": "no spaces please"}]), "tools[0].name"),
         (lambda: make_prompt().tools(["disk"]), "tools[0]"),  # type: ignore[list-item]
-        (lambda: make_prompt().tools([{"name": "disk", "colour": "red"}]), "tools[0]"),
+        (lambda: make_prompt().tools([{"name": "disk", "colour": "red"}]), "tools[0].colour"),
         (lambda: make_prompt().tools([{"type": "function", "function": "disk"}]), "tools[0].function"),
         (lambda: make_prompt().tools([{"type": "custom", "name": "disk"}]), "tools[0].type"),
         (lambda: make_prompt().tools([{"name": "disk", "parameters": "host"}]), "tools[0].parameters"),
@@ -189,6 +192,36 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(build: Any, field: str) 
     with pytest.raises(ValidationError) as caught:
         build()
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("build", "field"),
+    [
+        (lambda: make_prompt().history("user_123"), "content"),
+        (lambda: make_prompt().last("user_123", n=3), "content"),
+        (lambda: make_prompt().recall("user_123", "q"), "session"),  # type: ignore[arg-type]
+    ],
+)
+def test_the_name_of_a_session_in_place_of_the_session_is_refused(build: Any, field: str) -> None:
+    with pytest.raises(ValidationError, match="must be a session") as caught:
+        build()
+    assert caught.value.field == field
+    assert caught.value.options[0] == 'pass the session itself: ACMS("user_123", "sqlite:///memory.db")'
+
+
+async def test_a_message_takes_the_content_of_a_providers_message() -> None:
+    blocks: list[dict[str, Any]] = [
+        {"type": "text", "text": "Read this."},
+        {"type": "text", "text": "Then answer."},
+    ]
+    answer: list[dict[str, Any]] = [{"type": "tool_use", "id": "call_1", "name": "disk", "input": {}}]
+    results: list[dict[str, Any]] = [{"type": "tool_result", "tool_use_id": "call_1", "content": "40%"}]
+    prompt = make_prompt().user(blocks).assistant(answer).user(results)
+    assert [message["role"] for message in (await prompt.render()).payload["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
 
 
 # ── content ─────────────────────────────────────────────────────────────────────────────────────────────────────────

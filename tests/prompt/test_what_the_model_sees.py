@@ -217,7 +217,7 @@ async def test_a_history_of_some_entries_keeps_those_that_come_first() -> None:
         assert set(own) <= {ids[0], *ids[60:]}
         assert ids[7] in {id for one in rendered.placed for id in one.sources}  # recalled
         with pytest.raises(ValidationError, match="one session of this process"):
-            prompt.history("text", only=ids)
+            prompt.history(["text"], only=ids)
 
 
 async def test_a_recall_in_a_prompt_takes_filters_and_a_limit() -> None:

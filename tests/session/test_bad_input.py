@@ -150,8 +150,8 @@ BATCHES: list[tuple[Any, str]] = [
     ([None], "messages[0]"),
     ([{}], "messages[0]"),
     ([{"content": "x"}], "messages[0]"),
-    ([{"role": "user", "content": "x", "colour": "red"}], "messages[0]"),
-    ([{"role": "user", "content": "x", 5: 6, "colour": "red"}], "messages[0]"),
+    ([{"role": "user", "content": "x", "colour": "red"}], "messages[0].colour"),
+    ([{"role": "user", "content": "x", 5: 6, "colour": "red"}], "messages[0].5"),
     ([{"role": "user", "content": "x"}] * 1001, "messages"),
     (None, "messages"),
     (5, "messages"),
@@ -391,7 +391,7 @@ def test_a_retry_waits_longer_each_time_up_to_a_limit() -> None:
 @pytest.mark.parametrize("given", [None, 7, InMemoryKV, InMemoryKV()], ids=range(4))
 @pytest.mark.parametrize("door", [ACMS, sync.ACMS], ids=["async", "blocking"])
 def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> None:
-    with pytest.raises(ConfigurationError, match="storage must be an open store") as caught:
+    with pytest.raises(ConfigurationError, match="storage must be a URL, a path or an open store") as caught:
         door("x", given)
     assert caught.value.options == ('open_storage("sqlite:///memory.db")',)
     assert caught.value.__notes__ == ['try: open_storage("sqlite:///memory.db")'], (
@@ -488,6 +488,71 @@ async def test_an_answer_whose_content_is_in_a_field_that_is_not_known_yet_is_st
         assert session.last_receipt is not None
         assert session.last_receipt.notes[0].endswith("no model sees: hologram")
         assert "h1" in str(entry.parts)
+
+
+@pytest.mark.parametrize("content", ["", None, " "])
+async def test_an_empty_answer_is_stored_with_a_note(content: str | None) -> None:
+    note = "an assistant message has no content: it is stored, but no model sees it"
+    answer = {"role": "assistant", "content": content}
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.ingest(answer)
+        await session.ingest("assistant", content)
+        assert session.last_receipt is not None
+        assert session.last_receipt.notes == (note,)
+        (receipt,) = await session.ingest_many([answer])
+        assert receipt.notes == (note,)
+        done = await session.sync([{"role": "user", "content": "Hello."}, answer])
+        assert (done.ignored, done.notes) == ((1,), ())
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(1000)
+        assert [message["role"] for message in rendered.payload["messages"]] == ["user"]
+
+
+async def test_a_result_without_a_call_is_stored_with_a_note_and_sent_as_text() -> None:
+    async with ACMS("s", MemoryStorage(), None) as session:
+        await session.ingest("tool", "40% used")
+        assert session.last_receipt is not None
+        assert session.last_receipt.notes == (
+            "no earlier message makes the tool call that this answers: it is shown as text",
+        )
+        rendered = await Prompt(OpenAIChat("gpt-5")).history(session).render(1000)
+        (message,) = rendered.payload["messages"]
+        assert (message["role"], "40% used" in message["content"]) == ("user", True)
+
+
+WRONG_CONTENT: list[Any] = [5, b"x", {"type": "text", "text": "x"}, {"x"}, True]
+
+
+@pytest.mark.parametrize("content", WRONG_CONTENT, ids=range(len(WRONG_CONTENT)))
+async def test_a_content_of_a_wrong_type_is_refused_alike_by_every_method(content: Any) -> None:
+    expected = f"must be a text or a list of parts, not {type(content).__name__}"
+    message = {"role": "user", "content": content}
+    prompt = Prompt(OpenAIChat("gpt-5"))
+    async with ACMS("s", MemoryStorage(), None) as session:
+        for refused in (
+            lambda: session.ingest("user", content),
+            lambda: session.ingest(message),
+            lambda: session.ingest_many([message]),
+        ):
+            with pytest.raises(ValidationError, match=expected):
+                await refused()
+        for build in (prompt.user, prompt.assistant, prompt.system):
+            with pytest.raises(ValidationError, match=f"^content: {expected}$"):
+                build(content)
+        with pytest.raises(ValidationError, match=expected):
+            prompt.history([message])
+
+
+async def test_an_unknown_field_is_named_with_the_nearest_known_one() -> None:
+    message = {"role": "user", "content": "x", "nam": "Ada"}
+    async with ACMS("s", MemoryStorage(), None, config=ACMSConfig(strict=True)) as session:
+        with pytest.raises(ValidationError, match=r"^nam: is not a known field; did you mean name\?$"):
+            await session.ingest(message)
+        with pytest.raises(
+            ValidationError, match=r"^messages\[0\]\.nam: is not a known field; did you mean name\?$"
+        ):
+            await session.ingest_many([message])
+    with pytest.raises(ValidationError, match=r"^content\.nam: is not a known field; did you mean name\?$"):
+        Prompt(OpenAIChat("gpt-5")).history(message)
 
 
 SHARED_ID = {

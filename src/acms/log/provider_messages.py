@@ -12,7 +12,7 @@ A *turn* is the keyword arguments of one `ingest`. One message of a provider may
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
@@ -90,7 +90,7 @@ def parse_provider_message(
         return _read_content_of_gemini(message, location.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
-        raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
+        raise unknown_field_error(unknown, field)
     return _read_role_message(message, location, unknown)
 
 
@@ -122,6 +122,16 @@ def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
     return ()
 
 
+def unknown_field_error(
+    unknown: Collection[object], field: str, known_names: Collection[str] = KNOWN
+) -> ValidationError:
+    """Return the error for the first of the unknown fields of a mapping; `field` is the mapping."""
+    from acms.runtime.input_errors import build_unknown_name_error  # few messages have unknown fields
+
+    name = min(map(str, unknown))
+    return build_unknown_name_error(f"{field}.{name}" if field else name, "field", sorted(known_names))
+
+
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
     """Refuse a field name that resembles "privacy": the misspelled setting would leave content unprotected."""
     unknown = [name for name in message if isinstance(name, str) and name not in KNOWN]
@@ -131,7 +141,7 @@ def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
 
     # A similarity of 0.8 is a misspelling, less is a field of a provider.
     for name in get_close_matches("privacy", unknown, n=1, cutoff=0.8):
-        raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
+        raise unknown_field_error([name], field)
 
 
 def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
@@ -271,9 +281,7 @@ def _read_contents(content: object, location: Location) -> tuple[list[Turn], lis
     if isinstance(content, str):
         return [], [Text(content)] if content else []
     if content is not None and not isinstance(content, list | tuple):
-        raise ValidationError(
-            f"must be a text or a list of parts, not {type(content).__name__}", field=location.field
-        )
+        raise validation.content_type_error(content, location.field)
     answers: list[Turn] = []
     parts: list[Part] = []
     for index, block in enumerate(content or ()):

@@ -90,6 +90,11 @@ def replace_invalid_characters(text: str) -> str:
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def content_type_error(content: object, field: str) -> ValidationError:
+    """Return the error for a content of a message that is neither a text nor a list."""
+    return ValidationError(f"must be a text or a list of parts, not {type(content).__name__}", field=field)
+
+
 def repair_and_validate_text(value: object, field: str) -> str:
     """Return a text that a user or a provider sent, with the characters replaced that no store can keep."""
     return validate_text(replace_invalid_characters(value) if isinstance(value, str) else value, field)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from acms.errors import ConfigurationError, ValidationError
+from acms.knowledge import Scope as SearchScope
 from acms.log import validation
 from acms.model import Json, Part, Reasoning, Role, ToolResult
 from acms.observability.events import Event
@@ -37,7 +38,7 @@ from acms.plan.nodes import (
 from acms.ports import Codec, KVMemory, Summarizer
 from acms.prompt import render as rendering
 from acms.prompt import steps as contents
-from acms.prompt.content import PARTS, Content, Recipe, steps_of, suggest_sync_import
+from acms.prompt.content import PARTS, Content, MessageContent, Recipe, steps_of, suggest_sync_import
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
 from acms.prompt.selected import show_only
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
 
 __all__ = ["Builder", "Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
+
+
+_OPEN_SESSION = 'pass the session itself: ACMS("user_123", "sqlite:///memory.db")'
 
 
 class Keeping(StrEnum):
@@ -103,27 +107,30 @@ class Builder(Recipe):
 
     # ── required content ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def system(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+    def system(self, content: MessageContent, *, name: str | None = None) -> Self:
         """Add a message of the system."""
         return self.message(Role.SYSTEM, content, name=name)
 
-    def developer(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+    def developer(self, content: MessageContent, *, name: str | None = None) -> Self:
         """Add a message of the developer; a provider without that role is given one of the system."""
         return self.message(Role.DEVELOPER, content, name=name)
 
-    def user(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+    def user(self, content: MessageContent, *, name: str | None = None) -> Self:
         """Add a message of the user."""
         return self.message(Role.USER, content, name=name)
 
     def assistant(
         self,
-        content: str | Sequence[Part] = "",
+        content: MessageContent = "",
         *,
         tool_calls: Sequence[Mapping[str, Json]] | None = None,
         reasoning: str | Reasoning | None = None,
         name: str | None = None,
     ) -> Self:
         """Add a message of the assistant; `tool_calls` as `ACMS.ingest` takes them."""
+        messages = _parse_provider_content(Role.ASSISTANT, content, None)
+        if messages is not None:
+            content = [part for message in messages for part in message.parts]
         text, parts = _text_and_parts(content)
         message = contents.build_message(
             Role.ASSISTANT, text, parts=parts, tool_calls=tool_calls, reasoning=reasoning, name=name
@@ -135,10 +142,13 @@ class Builder(Recipe):
         result = ToolResult(call_id, output, bool(is_error))
         return self._with_steps(WrittenMessage(contents.build_message(Role.TOOL, parts=[result])))
 
-    def message(self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None) -> Self:
-        """Add a message of any role."""
-        text, parts = _text_and_parts(content)
-        return self._with_steps(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
+    def message(self, role: str | Role, content: MessageContent, *, name: str | None = None) -> Self:
+        """Add a message of any role; the content is a text, a list of parts, or one in a provider's form."""
+        messages = _parse_provider_content(role, content, name)
+        if messages is None:
+            text, parts = _text_and_parts(content)
+            messages = [contents.build_message(role, text, parts=parts, name=name)]
+        return self._with_steps(*map(WrittenMessage, messages))
 
     # ── shrinkable content ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,7 +160,9 @@ class Builder(Recipe):
         first: Iterable[str] = (),
         priority: int = SHRINKABLE,
     ) -> Self:
-        """Add the newest messages that fit: at least the last one, which is cut if it does not fit whole.
+        """Add the newest messages of a session, or of other content, that fit; a text alone is refused.
+
+        The last message is always shown, and cut if it does not fit whole.
 
         When space is short, the first message moves in large steps, so that most requests begin with the same message
         and hit the provider's cache. Leading system messages of a log stay in front.
@@ -159,6 +171,7 @@ class Builder(Recipe):
         that also stay in front, regardless of their age. Raises `FitError` if they leave no space for the newest
         message.
         """
+        _refuse_text_as_log(content)
         if only is not None or first:
             content = self._select_entries(content, only, first)
         return self._with_shrinking("history", content, Window(), priority)
@@ -179,12 +192,13 @@ class Builder(Recipe):
         return type(self)(prompt.codec)._with_steps(Log(session, first=front))
 
     def last(self, content: Content, n: int, *, priority: int = SHRINKABLE) -> Self:
-        """Add the last n messages of a content.
+        """Add the last n messages of a session, or of other content; a text alone is refused.
 
         If the first of them belongs to a tool call and its results, all of these are shown. If space is short, fewer
         than n are shown: as many as fit. `history` moves its start in larger steps, so the provider's cache is hit more
         often.
         """
+        _refuse_text_as_log(content)
         n = validation.validate_integer(n, "n", minimum=1)
         return self._with_shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
@@ -253,7 +267,7 @@ class Builder(Recipe):
         in_place: bool = False,
         min_relevance: float = 0.0,
         exclude: Sequence[str] = (),
-        scope: str | None = None,
+        scope: SearchScope | None = None,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         include_superseded: bool = False,
@@ -549,17 +563,27 @@ class Prompt(Builder):
         )
 
 
-def _text_and_parts(content: str | Part | Sequence[Part]) -> tuple[str, list[Part] | None]:
+def _parse_provider_content(
+    role: str | Role, content: MessageContent, name: str | None
+) -> list[PromptMessage] | None:
+    """Return the messages for a content in a provider's form; None for a text and for parts."""
+    if not isinstance(content, list | tuple) or all(isinstance(item, PARTS) for item in content):
+        return None
+    message: dict[str, Any] = {"role": validation.parse_choice(role, Role, "role"), "content": content}
+    if name is not None:
+        message["name"] = name
+    return contents.parse_message_mapping(message, "")
+
+
+def _text_and_parts(content: MessageContent) -> tuple[str, list[Part] | None]:
     """Return the text and the parts of a message's content: a text, a list of parts, or a single part."""
     if isinstance(content, str):
         return content, None
     if isinstance(content, PARTS):
         return "", [content]
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
-        raise ValidationError(
-            f"must be a text or a list of parts, not {type(content).__name__}", field="content"
-        )
-    return "", list(content)
+        raise validation.content_type_error(content, "content")
+    return "", list(cast("Sequence[Part]", content))
 
 
 def _validate_session(value: object) -> Readable:
@@ -568,10 +592,24 @@ def _validate_session(value: object) -> Readable:
         return contents.find_readable(value)
     sync_import = suggest_sync_import(value)
     if sync_import:
-        message = "this is a session of acms.sync: use Prompt of acms.sync with it"
-    else:
-        message = f"must be a session or a view, not {type(value).__name__}"
-    raise ValidationError(message, field="session", options=sync_import)
+        raise ValidationError(
+            "this is a session of acms.sync: use Prompt of acms.sync with it",
+            field="session",
+            options=sync_import,
+        )
+    raise ValidationError(
+        f"must be a session or a view, not {type(value).__name__}", field="session", options=(_OPEN_SESSION,)
+    )
+
+
+def _refuse_text_as_log(content: object) -> None:
+    """Raise `ValidationError` for a text where messages are expected: most likely it is the name of a session."""
+    if isinstance(content, str):
+        raise ValidationError(
+            "must be a session, a list of messages or a prompt, not a text",
+            field="content",
+            options=(_OPEN_SESSION, "user(text) adds a message of the user"),
+        )
 
 
 def _validate_excluded_ids(exclude: object) -> tuple[str, ...]:

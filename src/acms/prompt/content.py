@@ -43,6 +43,9 @@ A text is a message of the user; a mapping is a message as `ingest` takes it, al
 one message of the user, any other list is its items in order; a session or a view is its history; None is nothing.
 """
 
+MessageContent: TypeAlias = str | Part | Sequence[Part] | Sequence[str | Mapping[str, Any]]
+"""The content of one message: a text, parts, or the content of a provider's message."""
+
 PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
 
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from acms.errors import ValidationError
+from acms.knowledge import Scope as SearchScope
 from acms.log import compacted, provider_messages, repair, validation
 from acms.log.active_entries import EntryGroup, Replacements, rendered_role
 from acms.log.trust import is_instruction, trust_of_entry
@@ -110,7 +111,7 @@ class Readable(Protocol):
         others_whole: int = 0,
         user_words: int = 0,
         exclude: Iterable[str] = (),
-        scope: str | None = None,
+        scope: SearchScope | None = None,
         min_relevance: float = 0.0,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
@@ -257,6 +258,8 @@ def build_message(
         if not isinstance(reasoning, Reasoning):
             reasoning = Reasoning(_validate_text(reasoning, "reasoning"))
         given_parts.insert(0, reasoning)
+    if content is not None and not isinstance(content, str):
+        raise validation.content_type_error(content, "content")
     text = "" if content is None else _validate_text(content, "content")
     tool_calls = repair.repair_characters(tool_calls)
     built, text = validation.build_message_parts(parsed_role, text, given_parts, tool_calls, tool_call_id)
@@ -283,6 +286,7 @@ def _validate_text(value: object, field: str) -> str:
 _FIELDS = frozenset((*validation.MESSAGE_CONTENT, "actor_id", "name", "reasoning", "is_error"))
 _OTHERS = frozenset((*validation.MESSAGE_ATTRIBUTES, *validation.MESSAGE_KEYS, "id", "type")) - _FIELDS
 """Fields of a message to be ingested that mean nothing in a prompt."""
+_TOOL_FIELDS = frozenset(("type", "name", "description", "parameters", "strict"))
 
 
 def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
@@ -318,7 +322,7 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
     """Read a message with the fields of `ingest`; `field` names it in errors."""
     unknown = set(value) - _FIELDS - _OTHERS
     if unknown:
-        raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
+        raise provider_messages.unknown_field_error(unknown, field, _FIELDS | _OTHERS)
     if "role" not in value:
         raise ValidationError("needs a role", field=field)
     parts = value.get("parts")
@@ -372,9 +376,9 @@ def parse_tool(value: object, field: str) -> Tool:
         if "input_schema" in inner and "parameters" not in inner:  # Anthropic's name of it
             inner = {**inner, "parameters": inner["input_schema"]}
             del inner["input_schema"]
-        unknown = set(inner) - {"type", "name", "description", "parameters", "strict"}
+        unknown = set(inner) - _TOOL_FIELDS
         if unknown:
-            raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
+            raise provider_messages.unknown_field_error(unknown, field, _TOOL_FIELDS)
         tool = Tool(
             name=inner.get("name", ""),
             description=inner.get("description") or "",

@@ -22,6 +22,8 @@ DraftOf: TypeAlias = Callable[..., Draft]
 
 _MEDIA_NOTE = "the bytes of media are not kept, only their hash: give ACMSConfig(media=…) a place for them"
 
+_EMPTY_NOTE = "an assistant message has no content: it is stored, but no model sees it"
+
 
 def check_list(messages: object, max_messages: int) -> Sequence[Mapping[str, Any]]:
     """Return a list of at most `max_messages` mappings; raise `ValidationError` for any other value."""
@@ -179,7 +181,7 @@ def draft_plain_message(
     content = values["content"]
     is_list = content is not None and not isinstance(content, str)
     # An answer of a model may have no text: `read_drafts` stores it even if it has no parts either.
-    is_empty_answer = role == Role.ASSISTANT and not content
+    is_empty_answer = role == Role.ASSISTANT and (not content or (not is_list and not content.strip()))
     if not config.strict and (is_list or is_empty_answer):
         return None
     try:
@@ -206,17 +208,24 @@ def read_drafts(
     key_name = key_names[0] if key_names else "key"
     prefix = f"{field}." if field else ""
 
+    has_empty_turn = False
+
     def make_drafts(turns: Sequence[Turn]) -> list[Draft]:
+        nonlocal has_empty_turn
         drafts: list[Draft] = []
         for turn in turns:
             # An answer of a model may be empty; an empty message of another role is an error.
-            if not config.strict and turn["role"] == Role.ASSISTANT:
+            if not config.strict and turn["role"] == Role.ASSISTANT and is_empty_turn(turn):
+                has_empty_turn = True
                 turn = fill_empty_turn(turn)
             with validation.prefix_field_errors(prefix):
                 drafts.append(make_draft(key_name=key_name, **{**turn, **overrides}))
         return drafts
 
-    return read_message(message, field, config.media, make_drafts, strict=config.strict, refuse_invalid=True)
+    drafts, notes = read_message(
+        message, field, config.media, make_drafts, strict=config.strict, refuse_invalid=True
+    )
+    return drafts, (*notes, _EMPTY_NOTE) if has_empty_turn else notes
 
 
 def _find_unread_fields(turns: Sequence[Turn]) -> list[str]:
