@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import ValidationError
+from acms.knowledge import Scope
 from acms.log import validation
 from acms.log.active_entries import Replacements
 from acms.observability.operations import trace_class
@@ -175,7 +176,7 @@ class SessionInternals:
         others_whole: int = 0,
         user_words: int = 0,
         exclude: Iterable[str] = (),
-        scope: str | None = None,
+        scope: Scope | None = None,
         min_relevance: float = 0.0,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,

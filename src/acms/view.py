@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import NotFoundError, ValidationError, VectorsUnavailableError
-from acms.knowledge import Fact
+from acms.knowledge import Fact, Scope
 from acms.log import policy, read, validation
 from acms.log.active_entries import anchor_version, preview_text
 from acms.log.policy import ResolvedPolicy
@@ -100,7 +100,7 @@ class View:
         include_current_episode: bool = True,
         min_relevance: float = 0.0,
         exclude: Iterable[str] = (),
-        scope: str = "session",
+        scope: Scope = "session",
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         include_superseded: bool = False,
@@ -309,7 +309,7 @@ class View:
         attribute: str | None = None,
         fact_type: str | None = None,
         history: bool = False,
-        scope: str = "session",
+        scope: Scope = "session",
         as_of: int | datetime | None = None,
         valid_at: datetime | None = None,
     ) -> list[Fact]:

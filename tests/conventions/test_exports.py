@@ -6,10 +6,14 @@ import importlib
 import inspect
 import typing
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import acms
+from acms import ACMS, Prompt, View, sync
+from acms.client import RemoteSession, RemoteView
+from acms.knowledge import Scope
 
 DOORS = [
     "acms",
@@ -91,6 +95,16 @@ def test_every_public_name_is_documented(door: ModuleType) -> None:
                 if public and member.__module__.startswith("acms") and not inspect.getdoc(member):
                     bare.append(f"{name}.{attribute}")
     assert not bare
+
+
+@pytest.mark.parametrize(
+    "session",
+    [ACMS, View, RemoteSession, RemoteView, sync.ACMS, sync.View, sync.RemoteSession, sync.RemoteView],
+)
+def test_a_type_checker_knows_the_scopes_of_every_kind_of_session(session: Any) -> None:
+    for method in (session.recall, session.facts, Prompt.recall):
+        scope = typing.get_type_hints(inspect.unwrap(method))["scope"]
+        assert scope in (Scope, Scope | None)
 
 
 def test_every_error_is_exported_with_a_code_of_its_own() -> None:

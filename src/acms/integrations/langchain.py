@@ -39,6 +39,7 @@ from acms.integrations.langchain_messages import (
 from acms.integrations.left_out import LeftBehind
 from acms.integrations.model_input import Request, make_prompt, recall_items
 from acms.integrations.sessions import Sessions
+from acms.knowledge import Scope
 from acms.model import Entry
 from acms.ports import StorageBackend
 from acms.prompt import Rendered
@@ -222,7 +223,7 @@ class ACMSRetriever(BaseRetriever):
     session: ACMS
     k: int = 8
     budget: int = 4000
-    scope: str = "session"
+    scope: Scope = "session"
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None

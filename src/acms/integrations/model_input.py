@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
 from acms.integrations.left_out import hide_entries
+from acms.knowledge import Scope
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
 from acms.prompt import Prompt, Rendered
@@ -165,7 +166,7 @@ def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -
 
 
 async def recall_items(
-    session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: str | None = None
+    session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: Scope | None = None
 ) -> ContextItems:
     """Recall the items that match a query, by default from all sessions of a named namespace."""
     return await session.internals.recall_for_prompt(query, budget=budget, scope=scope, limit=limit)
