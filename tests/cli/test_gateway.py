@@ -80,7 +80,7 @@ def test_why_says_what_was_searched_when_nothing_was_recalled(tmp_path: Path) ->
     assert request["search"]["free"] > 90_000
     shown = CliRunner().invoke(app, ["gateway", "why", "birds", "--db", url]).stdout
     assert "recalled for the newest one: nothing" in shown
-    assert "searched and not shown: 3 messages (3 are below the least relevance)" in shown
+    assert "searched and not shown: 3 messages (3 are below the minimum relevance)" in shown
 
 
 def test_why_says_that_nothing_had_to_be_searched(tmp_path: Path) -> None:

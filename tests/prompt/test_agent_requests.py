@@ -106,7 +106,7 @@ async def test_requests_of_the_same_form_are_not_recalled_as_answers() -> None:
         history = await render(session, "What was the state of ticket T-117?", 2000)
     recalled = "\n".join(text for text in contents(rendered) if text.startswith("<recalled>"))
     assert recalled.count("Next please look into ticket") <= 1
-    assert "it asks the query" in str(items.ledger.why(first_request.id))
+    assert "it is the query itself" in str(items.ledger.why(first_request.id))
     assert "T-117 line" in "\n".join(contents(history)), "another question finds the ticket that it names"
 
 

@@ -258,7 +258,9 @@ async def test_what_is_older_than_a_history_shows_is_said_to_be_in_each_render(
         verdict = rendered.ledger.why_not(ids[0])
         assert verdict is not None
         assert verdict.rule in ("window", "unread")
-        assert verdict.reason.startswith(("older than the newest messages", f"older than v{shown}:"))
+        assert verdict.reason.startswith(
+            ("older than the first message of the history", f"older than v{shown}:")
+        )
         await ingest_texts(session, "one more")
 
 

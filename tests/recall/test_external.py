@@ -77,7 +77,7 @@ async def test_the_ledger_says_what_the_share_left_out() -> None:
         for one in verdicts:
             assert not one.included
             assert one.reason == (
-                "external text may take 75 tokens (25%) while other text that answers is left out"
+                "external text may take 75 tokens (25%) while other matching text is left out"
             )
             assert "EvilDB" in (await session.get(one.id)).content
         few = await session.recall(QUESTION, budget=2_000, limit=4)

@@ -184,7 +184,7 @@ async def test_a_message_that_says_what_was_replaced_is_left_out_and_the_ledger_
     assert verdict is not None
     assert (verdict.rule, verdict.reason) == (
         "superseded",
-        f"says what v{fact.version} replaced; include_superseded=True shows it",
+        f"states what v{fact.version} replaced; include_superseded=True shows it",
     )
     shown = contents_of(await session.recall("Which database?", include_superseded=True))
     assert "The database is Postgres." in shown

@@ -101,7 +101,7 @@ def test_everything_has_a_reason_when_it_is_asked_for(one: Service) -> None:
     verdicts = {each["version"]: each for each in data["verdicts"] if each["version"]}
     assert verdicts[30]["included"]
     assert not verdicts[1]["included"]
-    assert verdicts[1]["reason"].startswith("older than the newest messages")
+    assert verdicts[1]["reason"].startswith("older than the first message of the history")
     assert "verdicts" not in _post_prompt(one, context, budget=400)
 
 

@@ -59,7 +59,7 @@ NOT_COUNTED = (
 _RULES = {
     "irrelevant": "have nothing to do with the question",
     "cutoff": "did not reach the cutoff",
-    "min_relevance": "are below the least relevance",
+    "min_relevance": "are below the minimum relevance",
     "score": "are less relevant than those recalled",
     "budget": "did not fit",
     "rank": "ranked too low",

@@ -284,7 +284,7 @@ class _Fit:
     def _write_uncounted(self, section: Section, *, is_window: bool) -> None:
         """Record the messages that were never counted, with the tokens of their text where these are known."""
         rule = "window" if is_window else "truncate"
-        reason = "older than all that there is room for" if is_window else "beyond all that there is room for"
+        reason = "older than all messages that fit" if is_window else "later than all messages that fit"
         for group in section.uncounted_groups:
             tokens = sum([message.tokens or 0 for message in group.messages])
             ids = _collect_entry_ids(group.messages) or (section.path,)

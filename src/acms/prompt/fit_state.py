@@ -10,7 +10,7 @@ from acms.ports import Codec
 from acms.prompt_types import PromptMessage, omit_repeated_dates
 from acms.text.chat_messages import wrap_passage, wrap_summary
 
-LOWEST_RANK = "ranked lowest, and there was no room for it"
+LOWEST_RANK = "ranked lowest, and it did not fit"
 
 
 class Leaf:

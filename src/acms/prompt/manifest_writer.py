@@ -518,7 +518,7 @@ class _UndecidedEntries:
             if version <= last_version:
                 return _verdict_of_unread(id, version, read, has_excerpts=_has_excerpts(manifest))
             if context == read.context:
-                reason = f"said after v{read.version}, which is what was read"
+                reason = f"stored after v{read.version}, at which the log was read"
                 return Verdict(id=id, version=version, included=False, rule="later", reason=reason)
         return None
 
@@ -535,12 +535,12 @@ def _has_excerpts(manifest: Manifest) -> bool:
 
 def _verdict_of_unread(id: str, version: int, read: Read, *, has_excerpts: bool) -> Verdict:
     """Return the verdict on an entry of a log that was not handed to the fit."""
-    rule, reason = "unread", f"not active at v{read.version}, or nothing that a history shows"
+    rule, reason = "unread", f"not active at v{read.version}, or of a kind that no history shows"
     if version < read.first and read.summary:
         rule, reason = "summary", f"the stored summary {read.summary!r} replaces it"
     elif version < read.first:
         recall = "the excerpts are those of an earlier request" if has_excerpts else "no recall asked for it"
-        reason = f"older than v{read.first}: what is older could not fit, and {recall}"
+        reason = f"older than v{read.first}: older messages could not fit, and {recall}"
     return Verdict(id=id, version=version, included=False, rule=rule, reason=reason)
 
 

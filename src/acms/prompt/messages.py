@@ -268,9 +268,9 @@ def _reserve_turn(
     limit = _limit_tokens(remaining, [*newest[:start], *newest[start + 1 :]])
     if question.tokens <= limit:
         limit = question.tokens
-        choice = Choice(question, True, "keep", "what the newest turn began with")
+        choice = Choice(question, True, "keep", "the message that began the newest turn")
     else:
-        reason = "what the newest turn began with, too long to be shown whole"
+        reason = "the message that began the newest turn, cut because it is too long"
         choice = Choice(question, True, "cut", reason, limit)
     return _TurnReserve((remaining - limit) // 2, choice, start)
 

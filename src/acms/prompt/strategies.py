@@ -100,7 +100,7 @@ def truncate_section(section: Section, excess: int, codec: Codec, keep: KeptEnd)
         return
     end = "first" if keep is KeptEnd.END else "last"
     target = section.tokens - excess
-    cut_reason = "cut to the room that is left"
+    cut_reason = "cut to the tokens that are left"
     last_leaf = optional[-1]
     for leaf in optional:
         if section.tokens > target and isinstance(leaf.node, ComposedMessage):

@@ -336,14 +336,14 @@ class _PastCandidates:
         if conditions.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
             return Choice(candidate, False, "cutoff", self._ranking.why_no_answer(position))
         if candidate.relevance < conditions.min_relevance and candidate.topic != Topic.USER_WORDS:
-            reason = f"below the least relevance of {conditions.min_relevance:.2f}"
+            reason = f"below the minimum relevance of {conditions.min_relevance:.2f}"
             return Choice(candidate, False, "min_relevance", reason)
         is_single = len(candidate.costs) == 1
         demotion = None if is_current else self._demotions.get(version)
         if demotion is not None:
             has_valid_part = is_single and bool(demotion.spans)
             if not has_valid_part:
-                reason = f"says what {demotion.by} replaced; include_superseded=True shows it"
+                reason = f"states what {demotion.by} replaced; include_superseded=True shows it"
                 return Choice(candidate, False, "superseded", reason)
         repetition = self._newest_repetitions.get(version)
         if repetition is not None and not candidate.markers:
@@ -665,7 +665,7 @@ def _reject_fact(candidate: Candidate, facts: FactIndex, conditions: Conditions)
     if conditions.answers_only and not facts.answers(version):
         return Choice(candidate, False, "cutoff", facts.why_no_answer())
     if candidate.relevance < conditions.min_relevance:
-        reason = f"below the least relevance of {conditions.min_relevance:.2f}"
+        reason = f"below the minimum relevance of {conditions.min_relevance:.2f}"
         return Choice(candidate, False, "min_relevance", reason)
     return None
 
@@ -708,10 +708,12 @@ class OmissionReasons:
         if not ranking.allows(position):
             return build_rejection(doc, "filter", FILTERED_REASON)
         if ranking.asks(position):
-            return build_rejection(doc, "asks", "it asks the query, or for the same of something else")
+            return build_rejection(
+                doc, "asks", "it is the query itself, or an earlier request of the same form"
+            )
         relevance, score = ranking.relevance(position), ranking.score(position)
         if score <= 0:
-            return build_rejection(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
+            return build_rejection(doc, "irrelevant", "neither it nor a message next to it matches the query")
         verdict = build_rejection(doc, "rank", f"not among the {len(ranking.positions)} best")
         return replace(verdict, relevance=relevance, score=score, parts=ranking.parts(position))
 
@@ -740,7 +742,7 @@ def _explain_fact(facts: FactIndex, doc: IndexedEntry) -> Verdict:
         return build_rejection(doc, "filter", FILTERED_REASON)
     relevance = facts.relevance[position]
     if relevance <= 0:
-        return build_rejection(doc, "irrelevant", "it has nothing to do with the query")
+        return build_rejection(doc, "irrelevant", "it does not match the query")
     verdict = build_rejection(doc, "rank", "not among the best facts")
     return replace(
         verdict,

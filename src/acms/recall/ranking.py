@@ -221,7 +221,7 @@ class Ranking:
     def why_no_answer(self, position: int) -> str:
         """Return why a message does not answer."""
         if self.asks(position):
-            return "it asks the query, or for the same of something else"
+            return "it is the query itself, or an earlier request of the same form"
         if self.query.asks_nothing and not self._is_searched[position]:
             return ASKS_NOTHING
         if not self._is_searched[position]:

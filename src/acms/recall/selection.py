@@ -55,7 +55,7 @@ class ExternalBudget:
     def reject(self, candidate: Candidate) -> Choice:
         """Return the choice to leave out external text."""
         reason = (
-            f"external text may take {self._total} tokens ({self._share:.0%}) while other text that answers "
+            f"external text may take {self._total} tokens ({self._share:.0%}) while other matching text "
             "is left out"
         )
         return Choice(candidate, False, "external", reason)
@@ -167,7 +167,7 @@ def limit_items(choices: list[Choice], limit: int, external_share: float) -> lis
         rule, reason = "limit", f"not among the {limit} best"
         if index in external_indexes and index in kept_without_limit:
             rule = "external"
-            reason = f"external text may be {external_limit} of {limit} items while other text that answers is left out"
+            reason = f"external text may be {external_limit} of {limit} items while other matching text is left out"
         result[index] = choices[index]._replace(included=False, rule=rule, reason=reason)
     return result
 
@@ -335,7 +335,7 @@ def _choose_candidate(
     if candidate.is_tool_group and not all_fit:
         limit = min(remaining, _tool_excerpt_tokens(candidate, budget))
         if tokens > limit >= _least_excerpt(candidate):
-            reason = f"what answers in a tool call of {tokens} tokens"
+            reason = f"the matching part of a tool call of {tokens} tokens"
             return Choice(candidate, True, "excerpt", reason, limit)
     if tokens <= remaining:
         return _make_choice((candidate, True, "score", _inclusion_reason(candidate), 0))

@@ -118,7 +118,7 @@ class PlacedHistory(NamedTuple):
 
     def list_older(self, path: str) -> list[Omission]:
         """Return the ledger's records of the messages that are older than the start of the history."""
-        reason = "older than the newest messages, with which the history begins"
+        reason = "older than the first message of the history"
         omissions: list[Omission] = []
         for group in self.older:
             tokens = sum([message.tokens or 0 for message in group.messages])
@@ -154,7 +154,7 @@ def check_instructions_fit(tokens: int, budget: int) -> None:
             where="prompt/history",
             options=(
                 f"raise the budget by {ceil((tokens - max_tokens) / INSTRUCTIONS_SHARE)}",
-                "retract some of them",
+                "retract(id) makes a stored one inactive",
             ),
         )
 
