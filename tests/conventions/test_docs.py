@@ -108,15 +108,23 @@ def _lines_refused_by_the_interpreter(page: Path, first_line: int, source: str) 
     return [f"{_page_name(page)}:{first_line}: incomplete"] if any(statement) else []
 
 
-def test_the_tutorial_prints_the_same_when_it_is_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("tutorial.md", "Decision: PostgreSQL 18"), ("how-to/missing-message.md", "v21 left out (cutoff)")],
+)
+def test_a_page_prints_the_same_when_it_is_run_again(
+    name: str,
+    printed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tutorial = ROOT / "docs" / "tutorial.md"
-    _run_page(tutorial)
+    page = ROOT / "docs" / name
+    _run_page(page)
     first = capsys.readouterr().out
-    _run_page(tutorial)
-    assert "Decision: PostgreSQL 18" in first
+    _run_page(page)
+    assert printed in first
     assert capsys.readouterr().out == first
 
 
