@@ -89,6 +89,13 @@ def content_of(given: Any, world: Any) -> Any:
     return given(Prompt(), world) if callable(given) else given
 
 
+def log_of(given: Any, world: Any) -> Any:
+    """Return a content that can be a history: a text is the only message of one."""
+    return (
+        [given] if isinstance(given, str) and given not in ("session", "view") else content_of(given, world)
+    )
+
+
 contents: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(("session", "view")),
     words,
@@ -118,15 +125,13 @@ leaves: st.SearchStrategy[Step] = st.one_of(
     ),
     st.just(lambda prompt, _: prompt.tool("c0", "late")),
     st.builds(
-        lambda given, priority: (
-            lambda prompt, world: prompt.history(content_of(given, world), priority=priority)
-        ),
+        lambda given, priority: lambda prompt, world: prompt.history(log_of(given, world), priority=priority),
         contents,
         priorities,
     ),
     st.builds(
         lambda given, n, priority: (
-            lambda prompt, world: prompt.last(content_of(given, world), n=n, priority=priority)
+            lambda prompt, world: prompt.last(log_of(given, world), n=n, priority=priority)
         ),
         contents,
         st.integers(1, 9),

@@ -157,14 +157,11 @@ class AnswerSearch:
         return pieces
 
     async def measure(self, turn: Sequence[MessageGroup], context: Context | None) -> int:
-        """Return the tokens to keep free for what answers the question of a turn that calls tools.
+        """Return the tokens to keep free for what answers the question of a turn beside tool calls.
 
-        These are the tokens of the best answers within `ANSWERS_SHARE` of the budget, without the turn itself; 0 for a
-        turn without calls, whose messages are not cut.
+        These are the tokens of the best answers within `ANSWERS_SHARE` of the budget, without the turn itself.
         """
         self._measured_tokens = 0
-        if not any(map(is_call, turn)):
-            return 0
         self._turn_ids = cache_window.visible_ids(turn)
         tokens = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
         tokens = min(tokens, self.max_tokens)

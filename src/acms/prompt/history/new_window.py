@@ -93,7 +93,7 @@ class NewWindow:
         """
         answer_tokens = await self._measure_answers()
         self._cut_outputs(answer_tokens + self._tokens_for_call_names())
-        self._choose_start()
+        self._choose_start(answer_tokens)
         with_question = self._move_question_to_front()
         budget = self._request.budget - self._request.cost(with_question.front)
         names_budget = budget - answer_tokens - self._cost_of_groups()
@@ -171,21 +171,23 @@ class NewWindow:
             turn_cost = other_cost + request.cost(self._cutter.cut([group], limits))
         return limits
 
-    def _choose_start(self) -> None:
+    def _choose_start(self, answer_tokens: int) -> None:
         """Choose the first group to show: of all groups if they fit, or of the newest.
 
-        At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
+        Groups that were cut leave `answer_tokens` for what answers. At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
         grow begins with half of the budget: with its newest messages, and a line for each call before them.
         """
         budget = self._request.budget - self._request.cost(self.history.front)
         self._start = min(
-            self._find_newest_that_fit(budget), content.find_newest_non_system(self._cut_groups)
+            self._find_newest_that_fit(budget, answer_tokens),
+            content.find_newest_non_system(self._cut_groups),
         )
 
-    def _find_newest_that_fit(self, budget: int) -> int:
+    def _find_newest_that_fit(self, budget: int, answer_tokens: int) -> int:
         groups, costs, recalls = self._cut_groups, self._costs, self._request.answers is not None
         is_whole = self.history.is_complete or (not recalls and self.history.span.whole)
-        if is_whole and sum(costs) <= budget:
+        is_cut = sum(costs) < self._request.cost(self.history.groups)
+        if is_whole and sum(costs) <= budget - (answer_tokens if is_cut else 0):
             return 0
         last_index = len(groups) - 1
         turn_start = min(self._turn_start, max(0, last_index))
@@ -248,8 +250,8 @@ class NewWindow:
     # ── the recall ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _measure_answers(self) -> int:
-        """Return the tokens to keep free for what answers the question of a turn with tool calls."""
-        if self._request.answers is None:
+        """Return the tokens to keep free for what answers the question, if there are tool calls, which may be cut."""
+        if self._request.answers is None or not any(map(is_call, self.history.groups)):
             return 0
         return await self._request.answers.measure(self.history.groups[self._turn_start :], self._context)
 
