@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from acms import ACMS, Prompt
+from acms import ACMS, Prompt, open_storage
 from acms.codecs import OpenAIChat
 
 ASKED = "| db-pedino-2 | 14.3 | 91 % | north-3 |"
@@ -81,3 +81,26 @@ async def test_a_small_number_in_a_question_is_no_topic() -> None:
         items = await session.recall(QUESTION, budget=200, relevant_only=True)
         assert next(item.id for item in items) == answer
         assert not [item for item in items if "go on with" in item.content]
+
+
+@pytest.mark.parametrize("pages", [6, 9])
+@pytest.mark.parametrize("budget", [1200, 2000, 2800, 3000])
+async def test_cut_outputs_of_earlier_turns_leave_room_for_what_answers(budget: int, pages: int) -> None:
+    storage = open_storage("memory://")
+    async with ACMS("earlier", storage, None, namespace="team") as session:
+        await session.ingest("user", "The hint for the deploy password is the name of the first dog.")
+        await session.ingest("assistant", "Noted.")
+        await session.ingest("user", "New hint for the deploy password: the street of the old office.")
+        await session.ingest("assistant", "Noted.")
+    question = "What is the hint for the deploy password?"
+    async with ACMS("now", storage, None, namespace="team") as session:
+        for page in range(pages):
+            await session.ingest("user", "Please go on with this ticket.")
+            await list_hosts(session, page)
+            await session.ingest("assistant", "I would leave it like that for now, so let us go on.")
+        await session.ingest("user", question)
+        rendered = (
+            await Prompt(OpenAIChat("gpt-5")).history(session).recall(session, question).render(budget=budget)
+        )
+    assert "the street of the old office" in json.dumps(rendered.payload)
+    assert rendered.tokens.upper_bound <= budget

@@ -12,7 +12,6 @@ from acms.ports import Codec, TokenCounter
 from acms.prompt import excerpts
 from acms.prompt.history import cache_window
 from acms.prompt.history.earlier_calls import SHORT_CALL
-from acms.prompt.history.tool_outputs import is_call
 from acms.prompt.resolve import quote_items
 from acms.prompt.steps import Readable, RecallStep
 from acms.recall.selection import EXCHANGE_REASON, USER_WORDS_REASON

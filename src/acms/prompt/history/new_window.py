@@ -174,8 +174,9 @@ class NewWindow:
     def _choose_start(self, answer_tokens: int) -> None:
         """Choose the first group to show: of all groups if they fit, or of the newest.
 
-        Groups that were cut leave `answer_tokens` for what answers. At least those of the turn are shown, and the exchange before it if it is short. A turn that leaves nothing to
-        grow begins with half of the budget: with its newest messages, and a line for each call before them.
+        Groups that were cut leave `answer_tokens` for what answers. At least those of the turn are shown, and the
+        exchange before it if it is short. A turn that leaves nothing to grow begins with half of the budget: with its
+        newest messages, and a line for each call before them.
         """
         budget = self._request.budget - self._request.cost(self.history.front)
         self._start = min(
