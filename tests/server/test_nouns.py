@@ -31,7 +31,7 @@ with serving(url) as service:
     job = asyncio.run(ask(service.url))
     reply = service.get(f"/jobs/{job.id}")["data"]
     listed = service.get("/jobs")["data"][0]
-    document = service.app.document["components"]["schemas"]
+    document = service.app.describe()["components"]["schemas"]
 command = [sys.executable, "-m", "acms.cli", "jobs", "--db", url, "--json"]
 told = subprocess.run(command, capture_output=True, text=True, check=True)
 print(json.dumps({

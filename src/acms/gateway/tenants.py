@@ -39,7 +39,7 @@ class Tenants:
         self._engine = engine
         self._embedder: Embedder | Literal["auto"] | None = embedder
         server = ServerConfig(auth=config.auth, host=config.host)
-        self._service = Service(url, server, Engine(config=engine, embedder=embedder), {})
+        self._service = Service(url, server, Engine(config=engine, embedder=embedder), describe=dict)
         self._memories: dict[str, Memory] = {}
         self._lock = asyncio.Lock()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Literal
 
 from starlette.middleware import Middleware
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from acms.config import ACMSConfig
 from acms.contract.providers import KnowledgeSource
 from acms.errors import NotFoundError
+from acms.model import Json
 from acms.observability.logging import log_event, safe_error
 from acms.ports import Embedder, Reflector, Reranker, Summarizer
 from acms.runtime.version import __version__
@@ -34,7 +36,7 @@ class App(Router, Service):
     """The HTTP service over one store: a router of Starlette with a lifespan."""
 
     def __init__(self, url: str, config: ServerConfig, engine: Engine) -> None:
-        Service.__init__(self, url, config, engine, build_openapi_document(OPERATIONS, __version__))
+        Service.__init__(self, url, config, engine, _describe_service)
         self._mounts = Router(default=_reject_unknown_path)
         middleware = [Middleware(RequestMiddleware, service=self)]
         if config.token is not None:
@@ -67,6 +69,12 @@ class App(Router, Service):
             raise RuntimeError(safe_error(error)) from None  # without secrets, because the server logs it
         yield
         await self.stop()
+
+
+@cache
+def _describe_service() -> Mapping[str, Json]:
+    """Return the OpenAPI document, which is the same for every service of a process."""
+    return build_openapi_document(OPERATIONS, __version__)
 
 
 async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:

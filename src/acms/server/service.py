@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
@@ -37,7 +37,9 @@ QUIET_SECONDS = 1.0
 class Service:
     """The service over one store, whatever the protocol of its requests."""
 
-    def __init__(self, url: str, config: ServerConfig, engine: Engine, document: Mapping[str, Json]) -> None:
+    def __init__(
+        self, url: str, config: ServerConfig, engine: Engine, describe: Callable[[], Mapping[str, Json]]
+    ) -> None:
         self.config = config
         self.metrics = Metrics()
         counting_config = replace(engine.config, on_event=self.metrics.make_listener(engine.config.on_event))
@@ -54,8 +56,8 @@ class Service:
         self.gate = Gate(config, self.keys, self.grants, self.tokens)
         self.rights = Rights(self.gate, self.stores)
         self.streams = Streams(config.limits.key_streams)
-        #: The OpenAPI document.
-        self.document = document
+        #: Returns the OpenAPI document.
+        self.describe = describe
         #: Requests under way.
         self.open_requests = 0
         #: When the last one was answered.

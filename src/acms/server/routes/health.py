@@ -9,6 +9,7 @@ from typing import Any, Literal
 from acms.errors import ACMSError
 from acms.model import Json
 from acms.observability.logging import log_event, safe_error
+from acms.runtime.version import __version__
 from acms.server.metrics import MEDIA
 from acms.server.operation import Call, Operations, Reply, Scope
 
@@ -51,7 +52,7 @@ async def ready(call: Call[Any, Any]) -> Reply:
 
     Use it as a readiness check: the status is 200 or 503. It needs no key.
     """
-    answer: dict[str, Json] = {"status": "ready", "version": call.app.document["info"]["version"]}
+    answer: dict[str, Json] = {"status": "ready", "version": __version__}
     try:
         seconds = await call.app.measure_store()
     except Exception as error:
@@ -76,4 +77,4 @@ async def openapi(call: Call[Any, Any]) -> Reply:
 
     It needs no key. `/docs` shows the same as a page.
     """
-    return Reply(body=call.app.document)
+    return Reply(body=call.app.describe())
