@@ -7,10 +7,12 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from zlib import crc32
 
+import httpcore2
 import pytest
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
@@ -147,6 +149,14 @@ def _patient_clients() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for what in ("connect", "read", "write", "pool"):
             patch.setattr(DEFAULT_TIMEOUT_CONFIG, what, 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_read_once() -> Iterator[None]:
+    """Let all clients share the certificates of the system: reading them takes each of hundreds of clients 30 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
         yield
 
 
