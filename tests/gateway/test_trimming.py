@@ -12,10 +12,9 @@ import pytest
 
 from acms.codecs import named
 from acms.gateway import GatewayConfig
-from tests.gateway.conversations import PATHS, Conversation
+from tests.gateway.conversations import Conversation
 from tests.gateway.serving import Running, running_gateway
 
-PROTOCOLS = list(PATHS)
 WORDS = "ledger invoice harbour cargo printer valve turbine sensor archive tunnel bridge orchard pigment copper".split()
 FACTS = {
     3: "Remember: the harbour office moved to 14 Kestrel Street.",
@@ -30,10 +29,8 @@ BUDGETS = {"openai-chat": 6_000, "openai-responses": 6_000, "anthropic": 14_000}
 
 
 @pytest.fixture
-def running(request: pytest.FixtureRequest) -> Iterator[Running]:
-    given = getattr(request.node, "callspec", None)
-    protocol = given.params.get("protocol", "openai-chat") if given else "openai-chat"
-    with running_gateway(GatewayConfig(budget=BUDGETS[protocol])) as made:
+def running() -> Iterator[Running]:
+    with running_gateway(GatewayConfig(budget=BUDGETS["openai-chat"])) as made:
         yield made
 
 
@@ -54,33 +51,44 @@ def list_of(body: Any) -> list[dict[str, Any]]:
     return body.get("messages") or body["input"]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("named_session", [False, True])
-def test_a_long_conversation_stays_within_its_budget(
-    running: Running, protocol: str, named_session: bool
-) -> None:
-    headers = {"x-acms-session": "long"} if named_session else {}
-    client = Conversation(running.client, protocol, headers=headers, stream=True)
-    talk(client, 42)
+LONG_TALKS = {
+    "openai-chat": ("openai-chat", False, {}),
+    "openai-chat, named": ("openai-chat", True, {"x-acms-session": "long"}),
+    "openai-responses": ("openai-responses", True, {}),
+    "anthropic": ("anthropic", True, {}),
+}
+"""The protocol of a conversation, whether its answers are streamed, and its header fields."""
+
+
+@pytest.fixture(scope="module", params=LONG_TALKS)
+def long_talk(request: pytest.FixtureRequest) -> Iterator[tuple[Running, Conversation]]:
+    """A conversation of 42 turns and the gateway that trimmed its requests."""
+    protocol, stream, headers = LONG_TALKS[request.param]
+    with running_gateway(GatewayConfig(budget=BUDGETS[protocol])) as running:
+        client = Conversation(running.client, protocol, headers=headers, stream=stream)
+        talk(client, 42)
+        yield running, client
+
+
+def test_a_long_conversation_stays_within_its_budget(long_talk: tuple[Running, Conversation]) -> None:
+    running, client = long_talk
     assert not running.upstream.problems
     received = [one.json for one in running.upstream.received]
     assert len(received) == len(client.answers), "nothing was sent twice"
-    codec = named(protocol, "gpt-4o" if protocol != "anthropic" else None)
+    codec = named(client.protocol, "gpt-4o" if client.protocol != "anthropic" else None)
     outcomes = [answer.headers["x-acms-memory"] for answer in client.answers]
     assert not [one for one in outcomes if one.startswith("bypassed")]
     assert "recalled" in outcomes
     for body in received:
-        assert codec.count(body).tokens <= BUDGETS[protocol]
+        assert codec.count(body).tokens <= BUDGETS[client.protocol]
     assert len(running.sessions()) == 1
     for question, answer in QUESTIONS.values():
         asked = next(body for body in received if question in json.dumps(list_of(body)[-1]))
         assert answer in json.dumps(asked)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_requests_grow_at_their_end(running: Running, protocol: str) -> None:
-    client = Conversation(running.client, protocol)
-    talk(client, 42)
+def test_requests_grow_at_their_end(long_talk: tuple[Running, Conversation]) -> None:
+    running, _ = long_talk
     lists = [list_of(one.json) for one in running.upstream.received]
     grown = 0
     for before, after in pairwise(lists):
@@ -88,20 +96,25 @@ def test_requests_grow_at_their_end(running: Running, protocol: str) -> None:
     assert grown >= 45, f"{grown} of {len(lists) - 1}"
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_messages_of_the_client_are_sent_word_for_word(running: Running, protocol: str) -> None:
-    client = Conversation(running.client, protocol)
-    talk(client, 30)
+def test_messages_of_the_client_are_sent_word_for_word(long_talk: tuple[Running, Conversation]) -> None:
+    running, client = long_talk
     sent = list_of(running.newest.json)
     own = [message for message in sent if message not in client.messages and message.get("role") != "system"]
     for message in own:
         text = json.dumps(message)
-        thinking_lost = protocol == "anthropic" and message["role"] == "assistant"
+        thinking_lost = client.protocol == "anthropic" and message["role"] == "assistant"
         assert thinking_lost or "<recalled>" in text or "left out here" in text
     raw = running.newest.body.decode()
     for message in sent:
         if message in client.messages:
             assert json.dumps(message, separators=(",", ":"), ensure_ascii=False) in raw
+
+
+def test_text_of_the_gateway_is_not_learned(long_talk: tuple[Running, Conversation]) -> None:
+    running, _ = long_talk
+    texts = [text for texts in running.sessions().values() for text in texts]
+    assert texts
+    assert not [text for text in texts if "<recalled>" in text]
 
 
 def test_what_cannot_be_trimmed_is_sent_as_it_is(running: Running) -> None:
@@ -134,13 +147,6 @@ def test_a_refused_body_of_the_gateway_is_followed_by_the_clients_own(running: R
     ours, theirs = running.upstream.received[before:]
     assert len(list_of(ours.json)) < len(list_of(theirs.json))
     assert theirs.body == client.answers[-1].request.content
-
-
-def test_text_of_the_gateway_is_not_learned(running: Running) -> None:
-    client = Conversation(running.client, "openai-chat")
-    talk(client, 42)
-    texts = [text for texts in running.sessions().values() for text in texts]
-    assert not [text for text in texts if "<recalled>" in text]
 
 
 def test_other_sessions_of_the_namespace_are_recalled_when_that_is_on() -> None:
