@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,18 +16,25 @@ from tests.cli.test_cli import call, run
 SESSIONS = ("one", "two", "three")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with three sessions, of which each fills many pages."""
-    chat = tmp_path / "chat.jsonl"
+    folder = tmp_path_factory.mktemp("whole")
+    chat = folder / "chat.jsonl"
     messages = [
         {"role": "user", "content": f"Step {number}: " + "copied a part. " * 40} for number in range(300)
     ]
     chat.write_text("\n".join(map(json.dumps, messages)))
-    file = tmp_path / "notes.db"
+    file = folder / "notes.db"
     for session in SESSIONS:
         run("import", str(chat), "--session", session, "--db", str(file))
     return file
+
+
+@pytest.fixture
+def file(whole_file: Path, tmp_path: Path) -> Path:
+    """A copy of that database, which a test may damage."""
+    return Path(shutil.copy(whole_file, tmp_path))
 
 
 def damage_entries(file: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ def find_hints() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of every hint in the code: options of errors, and messages of empty lists."""
     root = Path(acms.__file__).parent
     for file in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        code = file.read_text(encoding="utf-8")
+        if "acms " not in code:
+            continue
+        for node in ast.walk(ast.parse(code)):
             if not isinstance(node, ast.keyword) or node.arg not in ("options", "none"):
                 continue
             for text in _iter_texts(node.value):
@@ -47,9 +51,14 @@ def _iter_texts(value: ast.AST) -> Iterator[str]:
             yield from _iter_texts(child)
 
 
+@cache
+def _all_commands() -> Any:
+    return get_command(app)
+
+
 def resolve_command(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command that words begin with, and the words after it."""
-    command: Any = get_command(app)
+    command = _all_commands()
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     return command, words
