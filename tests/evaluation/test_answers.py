@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from acms import ProviderError, ValidationError
+from acms.cli.commands import app
 from acms.providers import BPETokenCounter
 from acms_eval import Conversation, Question, Said, exact_match, token_f1
 from acms_eval.agent_days import Day, count_days, load_days, run_day
@@ -245,13 +245,10 @@ def write_locomo(folder: Path) -> Path:
 
 
 async def run_answers_command(*arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "acms.cli", "eval", "answers", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(os.environ),
-    )  # fmt: skip
-    out, err = await process.communicate()
-    assert (process.returncode, err) == (0, b""), err.decode()
-    return out.decode()
+    """Run the command in another thread: a server of this event loop can answer it."""
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["eval", "answers", *arguments])
+    assert (result.exit_code, result.stderr) == (0, ""), result.stderr
+    return result.stdout
 
 
 async def test_the_command_writes_a_table_and_asks_nothing_twice(server: ModelServer, tmp_path: Path) -> None:

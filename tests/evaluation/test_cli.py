@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,16 @@ def eval_json(*arguments: str) -> dict[str, Any]:
     return json.loads(run_eval(*arguments, "--json").stdout)
 
 
-async def run_program(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Run the program itself: a server of this event loop can answer it."""
+async def run_beside_server(*arguments: str, code: int = 0) -> Result:
+    """Run a command in another thread: a server of this event loop can answer it."""
+    return await asyncio.to_thread(partial(run_eval, *arguments, code=code))
+
+
+async def run_program(*arguments: str) -> tuple[int, str, str]:
+    """Run the program itself."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "acms.cli", "eval", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()
@@ -293,12 +298,15 @@ JUDGED = (
 )
 
 
-async def test_a_model_rates_what_was_recalled_with_a_key_from_the_environment() -> None:
+async def test_a_model_rates_what_was_recalled_with_a_key_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACMS_JUDGE_KEY", "key-of-the-judge")
     async with ModelServer(say=answer_fairly) as server:
         arguments = (*JUDGED, "--judge", server.url, "--answer-model", "test-chat")
-        code, out, err = await run_program(*arguments, ACMS_JUDGE_KEY="key-of-the-judge")
-    assert (code, err) == (0, "")
-    assert re.search(r"^plain BM25 +[\d.]+ +4 +0 +0$", out, re.MULTILINE)
+        result = await run_beside_server(*arguments)
+    assert result.stderr == ""
+    assert re.search(r"^plain BM25 +[\d.]+ +4 +0 +0$", result.stdout, re.MULTILINE)
     assert {call.key for call in server.calls} == {"key-of-the-judge"}
     assert [call.body["model"] for call in server.calls].count("test-judge") == 4
     assert len(server.calls) == 8
@@ -307,9 +315,9 @@ async def test_a_model_rates_what_was_recalled_with_a_key_from_the_environment()
 async def test_a_judge_that_refuses_ends_the_run_with_its_error() -> None:
     async with ModelServer(say=answer_fairly) as server:
         server.otherwise = Behave(status=401)
-        code, out, err = await run_program(*JUDGED, "--judge", server.url, "--json")
-    assert (code, out) == (1, "")
-    assert "401" in json.loads(err)["error"]["message"]
+        result = await run_beside_server(*JUDGED, "--judge", server.url, "--json", code=1)
+    assert result.stdout == ""
+    assert "401" in json.loads(result.stderr)["error"]["message"]
 
 
 # ── the report ──────────────────────────────────────────────────────────────────────────────────────────────────────
