@@ -94,7 +94,7 @@ REFUSED: Mapping[str, Json] = {
     "far too deep": _nest_value(100_000),
     "too long": "x" * VALUE_BYTES,
     "too long in bytes": "\u00e9" * (VALUE_BYTES // 2),
-    "too many": [0] * (VALUE_BYTES // 2 + 1),
+    "too many": ["x" * 1024] * (VALUE_BYTES // 1024),
     "small, and endless when written out": _share_value(VALUE_DEPTH),
 }
 """What is no JSON value, or too large a one."""
