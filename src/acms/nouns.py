@@ -29,7 +29,7 @@ from acms.model import (
     ToolResult,
     client_supplied_key,
 )
-from acms.results import Branch, Diff, HistoryEntry, MessageReceipt, SessionStats
+from acms.results import Branch, ContextItem, Diff, HistoryEntry, MessageReceipt, SessionStats
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -63,6 +63,7 @@ _WIRE_NAMES: dict[type[Any], Mapping[str, str | None]] = {
     HistoryEntry: {"tokens": "tokenCount"},
     MessageReceipt: {"message_id": "id", "tokens": "tokenCount"},
     SessionStats: {"session_id": None},
+    ContextItem: {"exchange": None},
     Job: {"context": "contextId", "dedupe": None, "payload": None, "lease_until": None},
     Branch: {
         "context_id": "id",

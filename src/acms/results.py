@@ -140,6 +140,8 @@ class ContextItem:
     session_id: str | None = None
     #: Whether the content was cut to fit.
     truncated: bool = False
+    #: Id of the question, if a question and its answer were recalled together and this is one of them.
+    exchange: str | None = None
     #: The reason it was chosen, in words.
     why: str = ""
     #: The redaction applied before it was shown, or None.

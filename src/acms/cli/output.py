@@ -442,8 +442,9 @@ def preview_item(item: ContextItem) -> str:
 
 
 def item_json(item: ContextItem) -> dict[str, Json]:
-    """Return an item as JSON, without a rank if it is from a window."""
+    """Return an item as JSON, without a rank if it is from a window, and without what only prompts need."""
     value: dict[str, Json] = to_json_value(item)
+    del value["exchange"]
     if not item.rank:
         del value["rank"]
     return value

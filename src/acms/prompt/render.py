@@ -63,9 +63,9 @@ from acms.prompt.resolve import (
     build_recall_scope,
     cache_marks,
     drop_repeated_recalls,
+    find_last_turn,
     lay_out_messages,
     list_reads,
-    quote_items,
     tokens_for_recall,
     unused_hints,
     visible_entry_ids,
@@ -557,9 +557,13 @@ class _Renderer:
     async def _write_recall(self, session: Readable, items: ContextItems) -> ComposedMessage:
         """Return recalled items as one block of excerpts."""
         context_id = await session.context_id()
-        context = None if context_id is None else await session.storage.context(context_id)
+        context = last_turn = None
         new_items = drop_repeated_facts(items)
-        pieces = await quote_items(new_items, session, context, self._codec.counter)
+        if context_id is not None:
+            context = await session.storage.context(context_id)
+            last_turn = await find_last_turn(session, context) if new_items else None
+        same_counter = self._codec.counter.name == session.counter.name
+        pieces = excerpts.write_pieces(new_items, context, same_counter=same_counter, last_turn=last_turn)
         return excerpts.write_block(pieces, self._codec)
 
     async def _recall(

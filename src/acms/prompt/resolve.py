@@ -17,7 +17,6 @@ from acms.plan.nodes import (
     KeptEnd,
     MessageGroup,
     Node,
-    Piece,
     PlacedMessage,
     Scope,
     Truncate,
@@ -26,7 +25,7 @@ from acms.plan.nodes import (
 )
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import join_answers
-from acms.ports import Codec, TokenCounter
+from acms.ports import Codec
 from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.fit_state import smallest_limit
@@ -45,7 +44,7 @@ from acms.prompt.steps import (
 )
 from acms.prompt_types import CacheMark, Tool
 from acms.recall.window import LogSpan
-from acms.results import ContextItem, ContextItems
+from acms.results import ContextItems
 
 if TYPE_CHECKING:
     from acms.prompt.summaries import SummaryRun
@@ -509,19 +508,12 @@ TRAILING_EDITS = 8
 """Edits in a row, behind the last turn of a log, that are looked through to find that turn."""
 
 
-async def quote_items(
-    items: Sequence[ContextItem], session: Readable, context: Context | None, counter: TokenCounter
-) -> tuple[Piece, ...]:
-    """Return recalled items as pieces of a prompt that is counted by `counter`; `context` is the log of the session."""
-    last_turn: Entry | None = None
-    if context is not None and items:
-        # Excerpts stand between the last turn and the newest question.
-        newest = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=TRAILING_EDITS + 2)
-        messages = [message for message in newest if not message.replaces]
-        answered = messages[:-1] if messages and messages[-1].role is Role.USER else messages
-        last_turn = answered[-1] if answered else None
-    same_counter = counter.name == session.counter.name
-    return excerpts.write_pieces(items, context, same_counter=same_counter, last_turn=last_turn)
+async def find_last_turn(session: Readable, context: Context) -> Entry | None:
+    """Return the last message of a session's log before its newest question; excerpts stand between the two."""
+    newest = await session.storage.read(context.id, kinds=(Kind.MESSAGE,), newest=TRAILING_EDITS + 2)
+    messages = [message for message in newest if not message.replaces]
+    answered = messages[:-1] if messages and messages[-1].role is Role.USER else messages
+    return answered[-1] if answered else None
 
 
 def visible_entry_ids(placed: Iterable[PlacedMessage]) -> set[str]:

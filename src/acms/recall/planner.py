@@ -486,6 +486,7 @@ def _build_item(
         markers=entry.markers,
         parts=entry.parts,
         group=entry.group,
+        exchange=candidate.unit.entries[0].id if candidate.is_exchange else None,
         actor_id=entry.actor,
         metadata=entry.metadata,
         created_at=entry.created_at,

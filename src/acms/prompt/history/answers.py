@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from acms.log.encoding import parse_entry_id
-from acms.model import Context, Role, Source, ToolCall
+from acms.model import Context, Entry, Role, Source, ToolCall
 from acms.plan.nodes import MessageGroup, Piece
 from acms.ports import Codec, TokenCounter
 from acms.prompt import excerpts
 from acms.prompt.history import cache_window
 from acms.prompt.history.earlier_calls import SHORT_CALL
-from acms.prompt.resolve import quote_items
+from acms.prompt.resolve import find_last_turn
 from acms.prompt.steps import Readable, RecallStep
-from acms.recall.selection import EXCHANGE_REASON, USER_WORDS_REASON
+from acms.recall.selection import USER_WORDS_REASON
 from acms.results import ContextItem, ContextItems, is_external
 from acms.text.condense import condense_arguments
 from acms.text.tokenizer import content_terms, split_words
@@ -37,6 +39,19 @@ NEGATIONS = frozenset(
 """Words with which a message that holds the words of a fact says something else."""
 
 
+class Answers(NamedTuple):
+    """What was found for a question: recalled items, and the pieces of a block that quote them."""
+
+    items: Sequence[ContextItem] = ()
+    pieces: tuple[Piece, ...] = ()
+
+    def without_entries(self, ids: AbstractSet[str]) -> Answers:
+        """Return the answers without the pieces that quote one of some entries."""
+        pieces = tuple([piece for piece in self.pieces if ids.isdisjoint(piece.sources)])
+        kept_ids = {id for piece in pieces for id in piece.sources}
+        return Answers([item for item in self.items if item.id in kept_ids], pieces)
+
+
 @dataclass(kw_only=True, eq=False)
 class AnswerSearch:
     """Searches the past for one question. Results are kept, so a second attempt at a request repeats no search."""
@@ -52,10 +67,8 @@ class AnswerSearch:
     #: The items recalled last, for the ledger.
     items: ContextItems | None = field(default=None, init=False)
     _items_by_tokens: dict[int, ContextItems] = field(default_factory=dict, init=False)
-    #: The items of each piece, by its sources and its text.
-    _items_by_piece: dict[tuple[tuple[str, ...], str], list[ContextItem]] = field(
-        default_factory=dict, init=False
-    )
+    #: The last answered message of a log, by the id of the log.
+    _last_turns: dict[str, Entry | None] = field(default_factory=dict, init=False)
     #: Tokens within which answers were searched for `measure`; 0 before.
     _measured_tokens: int = field(default=0, init=False)
     _turn_ids: frozenset[str] = field(default=frozenset(), init=False)
@@ -72,7 +85,7 @@ class AnswerSearch:
 
     async def find(
         self, budget: int, visible: Mapping[str, str], context: Context | None, *, take_all: bool = False
-    ) -> tuple[Piece, ...]:
+    ) -> Answers:
         """Return answers of at most `budget` tokens that are not visible yet; a search finds visible ones too.
 
         `visible` has the shown text of entries by id, `context` is the log of the session. With `take_all` everything
@@ -82,25 +95,25 @@ class AnswerSearch:
             budget = min(budget, self.step.tokens)
         if budget <= self._frame_cost:
             self.items = None
-            return ()
+            return Answers()
         if self._measured_tokens > budget:  # a search within the budget finds a part of what was measured
-            pieces = await self._quote_answers(self._measured_tokens, visible, context)
-            pieces = self._drop_turn(pieces)
-            if pieces and excerpts.cost_of_block(pieces, self.codec) <= budget:
-                return pieces
+            answers = await self._find_unseen(self._measured_tokens, visible, context)
+            answers = answers.without_entries(self._turn_ids)
+            if answers.pieces and excerpts.cost_of_block(answers.pieces, self.codec) <= budget:
+                return answers
         tokens = budget
         while tokens > self._frame_cost:
-            pieces = await self._quote_answers(tokens, visible, context, take_all=take_all)
-            excess = excerpts.cost_of_block(pieces, self.codec) - budget
+            answers = await self._find_unseen(tokens, visible, context, take_all=take_all)
+            excess = excerpts.cost_of_block(answers.pieces, self.codec) - budget
             if excess <= 0:
-                return pieces
+                return answers
             # Search again for less; in proportion if the marks around each piece are a large part of the excess.
             tokens = tokens - excess if excess < tokens // 2 else tokens * budget // (budget + excess) - 1
-        return ()
+        return Answers()
 
-    async def _quote_answers(
+    async def _find_unseen(
         self, tokens: int, visible: Mapping[str, str], context: Context | None, *, take_all: bool = False
-    ) -> tuple[Piece, ...]:
+    ) -> Answers:
         """Return the answers found within some tokens, frame included, without what is visible."""
         items: Sequence[ContextItem] = await self._search_cached(tokens - self._frame_cost)
         if not take_all:
@@ -108,57 +121,40 @@ class AnswerSearch:
         return await self._quote_unseen(drop_repeated_facts(items), visible, context)
 
     async def drop_visible(
-        self, pieces: Sequence[Piece], visible: Mapping[str, str], context: Context | None
-    ) -> tuple[Piece, ...]:
-        """Return found pieces without what is visible now that more of the history is shown."""
-        items = [item for piece in pieces for item in self._items_by_piece[piece.sources, piece.text]]
-        return await self._quote_unseen(items, visible, context)
+        self, answers: Answers, visible: Mapping[str, str], context: Context | None
+    ) -> Answers:
+        """Return answers without what is visible now that more of the history is shown."""
+        has_results = any(item.role is Role.TOOL for item in answers.items)
+        if not has_results and all(item.id not in visible for item in answers.items):
+            return answers
+        return await self._quote_unseen(answers.items, visible, context)
 
     async def _quote_unseen(
         self, items: Sequence[ContextItem], visible: Mapping[str, str], context: Context | None
-    ) -> tuple[Piece, ...]:
-        """Return items as pieces without what is visible; a result whose call is visible names the call again.
-
-        Of a line in several outputs of a log the newest is shown.
-        """
+    ) -> Answers:
+        """Return items as answers without what is visible."""
         counter = self.codec.counter
-        unseen: dict[str, ContextItem] = {}
-        known_texts = [(parse_entry_id(id), text) for id, text in visible.items()]
-        for item in sorted(items, key=lambda item: item.version, reverse=True):
-            text = cache_window.drop_visible_lines(item.content, visible.get(item.id))
-            own_id = parse_entry_id(item.id)
-            if item.role is Role.TOOL and own_id is not None:
-                newer_texts = [
-                    known for id, known in known_texts if id and id[0] == own_id[0] and id > own_id
-                ]
-                text = cache_window.drop_repeated_lines(text, newer_texts)
-                known_texts.append((own_id, text))
-            if text:
-                unseen[item.id] = item if text == item.content else _replace_content(item, text, counter)
-        answered = {_group_of(item) for item in items if item.role is Role.TOOL}
-        still_answered = {_group_of(item) for item in unseen.values() if item.role is Role.TOOL}
-        for item in items:
-            calls = [part for part in item.parts if isinstance(part, ToolCall)]
-            if calls and _group_of(item) in answered - still_answered:
-                unseen.pop(item.id, None)
-            elif calls and item.id not in unseen and _group_of(item) in still_answered:
-                unseen[item.id] = _name_calls(item, calls, counter)
-        new_items: list[ContextItem] = []
+        unseen = _drop_visible_text(items, visible, counter)
+        _complete_tool_calls(items, unseen, counter)
+        unseen_items: list[ContextItem] = []
         for group in _group_items(items):
-            new_group = [unseen[item.id] for item in group if item.id in unseen]
-            if not _is_bare_question(new_group, group):
-                new_items += new_group
-        pieces = await quote_items(new_items, self.session, context, counter)
-        for piece in pieces:
-            self._items_by_piece[piece.sources, piece.text] = [
-                item for item in new_items if item.id in piece.sources
-            ]
-        return pieces
+            unseen_group = [unseen[item.id] for item in group if item.id in unseen]
+            if not _is_bare_question(unseen_group, group):
+                unseen_items += unseen_group
+        last_turn = None
+        if context is not None and unseen_items:
+            if context.id not in self._last_turns:
+                self._last_turns[context.id] = await find_last_turn(self.session, context)
+            last_turn = self._last_turns[context.id]
+        same_counter = counter.name == self.session.counter.name
+        pieces = excerpts.write_pieces(unseen_items, context, same_counter=same_counter, last_turn=last_turn)
+        return Answers(unseen_items, pieces)
 
     async def measure(self, turn: Sequence[MessageGroup], context: Context | None) -> int:
         """Return the tokens to keep free for what answers the question of a turn beside tool calls.
 
-        These are the tokens of the best answers within `ANSWERS_SHARE` of the budget, without the turn itself.
+        These are the tokens of the best answers within `ANSWERS_SHARE` of the budget, without the turn itself, whose
+        earlier calls are named apart.
         """
         self._measured_tokens = 0
         self._turn_ids = cache_window.visible_ids(turn)
@@ -167,16 +163,13 @@ class AnswerSearch:
         if tokens <= self._frame_cost:
             return 0
         self._measured_tokens = tokens
-        pieces = await self._quote_answers(tokens, {}, context)
-        return excerpts.cost_of_block(self._drop_turn(pieces), self.codec)
-
-    def _drop_turn(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        """Return pieces without those of the turn that was measured: its earlier calls are named apart."""
-        return tuple([piece for piece in pieces if self._turn_ids.isdisjoint(piece.sources)])
+        answers = await self._find_unseen(tokens, {}, context)
+        return excerpts.cost_of_block(answers.without_entries(self._turn_ids).pieces, self.codec)
 
     def forget(self) -> None:
         """Forget the results, because the log may have changed."""
         self._items_by_tokens.clear()
+        self._last_turns.clear()
         self._measured_tokens = 0
 
     async def _search_cached(self, tokens: int) -> ContextItems:
@@ -185,6 +178,41 @@ class AnswerSearch:
             self._items_by_tokens[tokens] = await self.search(tokens)
         self.items = self._items_by_tokens[tokens]
         return self.items
+
+
+def _drop_visible_text(
+    items: Sequence[ContextItem], visible: Mapping[str, str], counter: TokenCounter
+) -> dict[str, ContextItem]:
+    """Return items by id with the text that is not visible, without those of which all is.
+
+    Of a line in several outputs of a log the newest is shown.
+    """
+    unseen: dict[str, ContextItem] = {}
+    known_texts = [(parse_entry_id(id), text) for id, text in visible.items()]
+    for item in sorted(items, key=lambda item: item.version, reverse=True):
+        text = cache_window.drop_visible_lines(item.content, visible.get(item.id))
+        own_id = parse_entry_id(item.id) if item.role is Role.TOOL else None
+        if own_id is not None:
+            newer_texts = [known for id, known in known_texts if id and id[0] == own_id[0] and id > own_id]
+            text = cache_window.drop_repeated_lines(text, newer_texts)
+            known_texts.append((own_id, text))
+        if text:
+            unseen[item.id] = item if text == item.content else _replace_content(item, text, counter)
+    return unseen
+
+
+def _complete_tool_calls(
+    items: Sequence[ContextItem], unseen: dict[str, ContextItem], counter: TokenCounter
+) -> None:
+    """Drop calls whose results are all visible from `unseen`, and name a visible call whose result is not."""
+    answered = {_group_of(item) for item in items if item.role is Role.TOOL}
+    still_answered = {_group_of(item) for item in unseen.values() if item.role is Role.TOOL}
+    for item in items:
+        calls = [part for part in item.parts if isinstance(part, ToolCall)]
+        if calls and _group_of(item) in answered - still_answered:
+            unseen.pop(item.id, None)
+        elif calls and item.id not in unseen and _group_of(item) in still_answered:
+            unseen[item.id] = _name_calls(item, calls, counter)
 
 
 def _group_of(item: ContextItem) -> tuple[str | None, str | None]:
@@ -212,9 +240,7 @@ def find_repetitions(items: Sequence[ContextItem], query: str) -> set[str]:
     return {
         item.id
         for item in items
-        if item.role is Role.USER
-        and item.content.strip() == query.strip()
-        and not item.why.startswith(EXCHANGE_REASON)
+        if item.role is Role.USER and item.exchange is None and item.content.strip() == query.strip()
     }
 
 
@@ -248,20 +274,15 @@ def _select_answers(items: Sequence[ContextItem], min_tokens: int) -> list[Conte
 def _group_items(items: Sequence[ContextItem]) -> list[list[ContextItem]]:
     """Return items in groups: a tool call with its results, a question with its answer, or a single item."""
     groups: dict[str, list[ContextItem]] = {}
-    question_id = ""  # that of the newest question whose answer follows
     for item in items:
-        key = item.group or item.id
-        if item.why.startswith(EXCHANGE_REASON):
-            question_id = item.id if item.role is Role.USER else question_id
-            key = question_id
+        key = item.exchange or item.group or item.id
         groups.setdefault(key, []).append(item)
     return list(groups.values())
 
 
 def _is_bare_question(shown: Sequence[ContextItem], group: Sequence[ContextItem]) -> bool:
     """Return whether of a question with its answer only the question is left to show."""
-    is_exchange = len(group) == 2 and group[0].why.startswith(EXCHANGE_REASON)
-    return is_exchange and len(shown) == 1 and shown[0].id == group[0].id
+    return len(group) == 2 and [item.id for item in shown] == [group[0].exchange]
 
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -269,6 +290,8 @@ def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
 
     Not because of a question, a negation or external text: these hold the words without stating the fact.
     """
+    if all(item.source is not Source.FACT for item in items):
+        return list(items)
     messages: list[set[int]] = []
     for item in items:
         if item.source is Source.FACT or item.group is not None or is_external(item):

@@ -14,6 +14,7 @@ from acms.plan.nodes import MessageGroup, Piece
 from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.history import cache_window
+from acms.prompt.history.answers import Answers
 from acms.prompt.history.cache_window import CacheWindow
 from acms.prompt.history.earlier_calls import write_earlier_calls
 from acms.prompt.history.placed import HistoryRead
@@ -68,13 +69,19 @@ class NewWindow:
         #: Most tokens for an output of each tool call, by version of the call.
         self.limits: dict[int, int] = {}
         #: What is recalled, and the calls of the turn that are only named.
-        self.pieces: tuple[Piece, ...] = ()
+        self._answers = Answers()
+        self._named_calls: tuple[Piece, ...] = ()
         #: The groups with their outputs cut, and the raw tokens of each.
         self._cut_groups: list[MessageGroup] = []
         self._costs: list[int] = []
         #: Index of the first group of the newest turn, and of the first that is shown.
         self._turn_start = request.find_turn_start(history)
         self._start = 0
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces of the recalled block."""
+        return self._answers.pieces + self._named_calls
 
     def cut_chosen_groups(self) -> list[MessageGroup]:
         """Return the groups to show, cut to their limits."""
@@ -101,16 +108,16 @@ class NewWindow:
         forecast = self._forecast_turn(previous_groups)
         recall_budget = self._recall_budget(budget - self._cost_of_groups(), answer_tokens, forecast)
         take_all = forecast.reserve is not None or forecast.tool_tokens > 0
-        self.pieces = await self._recall(recall_budget, with_question.front, take_all=take_all)
+        self._answers = await self._recall(recall_budget, with_question.front, take_all=take_all)
         fill_budget = self._fill_budget(budget, forecast)
         await self._extend_back(fill_budget)
         if self._start > self._turn_start:
             self.history = with_question
-            self.pieces += self._name_earlier_calls(self._list_unrecalled_turn(), names_budget)
+            self._named_calls = self._name_earlier_calls(self._list_unrecalled_turn(), names_budget)
         else:
             exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
             self._show_more(self._turn_start, len(self._costs) - 1, exchange_budget)
-            self.pieces = await self._drop_visible(self.pieces, self._cut_groups[self._start :])
+            self._answers = await self._drop_visible(self._answers, self._cut_groups[self._start :])
             await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
             self._show_more(self._start, self._turn_start, int(budget * MIN_FILLED_SHARE))
 
@@ -320,12 +327,10 @@ class NewWindow:
         max_tokens = free_tokens // 2 if forecast.used_tool_tokens and self._is_stored else free_tokens
         return max(0, min(budget, max_tokens), min(answer_tokens, free_tokens))
 
-    async def _recall(
-        self, budget: int, front: Sequence[MessageGroup], *, take_all: bool
-    ) -> tuple[Piece, ...]:
+    async def _recall(self, budget: int, front: Sequence[MessageGroup], *, take_all: bool) -> Answers:
         """Search for what answers, without what is visible in front and among the groups shown."""
         if self._request.answers is None:
-            return ()
+            return Answers()
         visible = self._collect_visible(front, self._cut_groups[self._start :])
         return await self._request.answers.find(budget, visible, self._context, take_all=take_all)
 
@@ -335,14 +340,12 @@ class NewWindow:
         """Return the shown text of the entries of some groups, by id."""
         return cache_window.collect_visible_texts([*front, *groups], (), self._request.entries)
 
-    async def _drop_visible(
-        self, pieces: tuple[Piece, ...], groups: Sequence[MessageGroup]
-    ) -> tuple[Piece, ...]:
-        """Return recalled pieces without what some groups show."""
+    async def _drop_visible(self, answers: Answers, groups: Sequence[MessageGroup]) -> Answers:
+        """Return answers without what some groups show."""
         if self._request.answers is None:
-            return pieces
+            return answers
         visible = self._collect_visible((), groups)
-        return await self._request.answers.drop_visible(pieces, visible, self._context)
+        return await self._request.answers.drop_visible(answers, visible, self._context)
 
     # ── older messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -365,7 +368,7 @@ class NewWindow:
             if start == self._start:
                 return
             self._start = start
-            self.pieces = await self._drop_visible(self.pieces, groups[start:])
+            self._answers = await self._drop_visible(self._answers, groups[start:])
 
     async def _show_last_exchange(self, budget: int, recall_budget: int, *, take_all: bool) -> None:
         """Show more of the exchange before the turn, which a question often refers to.
@@ -379,17 +382,17 @@ class NewWindow:
         visible = self._collect_visible(front, shown_groups)
         if any(piece.id in visible for piece in self.pieces):
             assert self._request.answers is not None  # there are pieces
-            answers = self._request.answers
-            pieces = await answers.find(recall_budget, visible, self._context, take_all=take_all)
-            new_start, new_limits = self._fill_exchange(budget, pieces)
+            search = self._request.answers
+            answers = await search.find(recall_budget, visible, self._context, take_all=take_all)
+            new_start, new_limits = self._fill_exchange(budget, answers.pieces)
             new_groups = self._cutter.cut(groups[new_start:], new_limits)
-            pieces = await self._drop_visible(pieces, new_groups)
-            new_ids = {piece.id for piece in pieces} | cache_window.visible_ids(new_groups)
+            answers = await self._drop_visible(answers, new_groups)
+            new_ids = {piece.id for piece in answers.pieces} | cache_window.visible_ids(new_groups)
             if any(piece.id in visible and piece.id not in new_ids for piece in self.pieces):
                 # More was recalled, so less of the exchange is shown, and not what was recalled of it before.
-                self.pieces = await self._drop_visible(self.pieces, shown_groups)
+                self._answers = await self._drop_visible(self._answers, shown_groups)
             else:
-                self.pieces, start, limits = pieces, new_start, new_limits
+                self._answers, start, limits = answers, new_start, new_limits
         old_limits = self.limits
         self._start, self.limits = start, limits
         for index in range(start, self._turn_start):

@@ -133,7 +133,7 @@ class StableHistory:
         """Show matches from other sessions for a session without messages."""
         pieces: tuple[Piece, ...] = ()
         if self.answers is not None:
-            pieces = await self.answers.find(self._request.budget, {}, None, take_all=True)
+            pieces = (await self.answers.find(self._request.budget, {}, None, take_all=True)).pieces
         return PlacedHistory((self._write_block(pieces),) if pieces else (), None, None)
 
     async def _continue(self, window: CacheWindow, history: HistoryRead) -> PlacedHistory | None:
@@ -175,7 +175,7 @@ class StableHistory:
         visible = cache_window.collect_visible_texts(
             [*history.front, *groups], window.blocks, self._request.entries
         )
-        pieces = await answers.find(recall_budget, visible, self._context)
+        pieces = (await answers.find(recall_budget, visible, self._context)).pieces
         if pieces and self._block_cost(pieces) > self._tokens_left(window, history):
             return None
         return window._replace(blocks=(*window.blocks, self._build_block(history, index, pieces)))
