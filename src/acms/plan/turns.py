@@ -45,13 +45,13 @@ def find_last_exchange(
 
     Else return the index of the last group before `end` if that fits, and `end` if it does not fit either.
     """
-    starts = [
-        index for index in range(end - 1) if is_question(groups[index]) and not is_question(groups[index + 1])
-    ]
-    for start in (*starts[-1:], max(0, end - 1)):
-        if sum(costs[start:end]) <= max_tokens:
-            return start
-    return end
+    start = end - 2
+    while start >= 0 and (is_question(groups[start + 1]) or not is_question(groups[start])):
+        start -= 1
+    if start >= 0 and sum(costs[start:end]) <= max_tokens:
+        return start
+    last = max(0, end - 1)
+    return last if sum(costs[last:end]) <= max_tokens else end
 
 
 def call_tokens_by_turn(groups: Sequence[MessageGroup], costs: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -482,6 +482,7 @@ class _Renderer:
                 question_follows = True
 
         budget = max(0, self._limit - other_content.tokens - floors)
+        block_cost = cache(partial(excerpts.cost_of_block, codec=self._codec))
         answers = None
         if recall is not None:
             answers = AnswerSearch(
@@ -489,6 +490,7 @@ class _Renderer:
                 session=log.session,
                 codec=self._codec,
                 budget=budget,
+                block_cost=block_cost,
                 search=lambda tokens: self._recall(
                     recall, tokens, (), user_words=tokens_for_user_words(budget)
                 ),
@@ -498,6 +500,7 @@ class _Renderer:
             answers=answers,
             codec=self._codec,
             budget=budget,
+            block_cost=block_cost,
             prompt_budget=self._limit,
             question_follows=question_follows,
             has_tools=bool(self._tools),

@@ -61,6 +61,8 @@ class AnswerSearch:
     codec: Codec
     #: Tokens of the prompt for history and recall together.
     budget: int
+    #: Returns the tokens of some pieces as one message.
+    block_cost: Callable[[tuple[Piece, ...]], int]
     #: Recalls within so many tokens.
     search: Callable[[int], Awaitable[ContextItems]]
 
@@ -99,12 +101,12 @@ class AnswerSearch:
         if self._measured_tokens > budget:  # a search within the budget finds a part of what was measured
             answers = await self._find_unseen(self._measured_tokens, visible, context)
             answers = answers.without_entries(self._turn_ids)
-            if answers.pieces and excerpts.cost_of_block(answers.pieces, self.codec) <= budget:
+            if answers.pieces and self.block_cost(answers.pieces) <= budget:
                 return answers
         tokens = budget
         while tokens > self._frame_cost:
             answers = await self._find_unseen(tokens, visible, context, take_all=take_all)
-            excess = excerpts.cost_of_block(answers.pieces, self.codec) - budget
+            excess = self.block_cost(answers.pieces) - budget
             if excess <= 0:
                 return answers
             # Search again for less; in proportion if the marks around each piece are a large part of the excess.
@@ -164,7 +166,7 @@ class AnswerSearch:
             return 0
         self._measured_tokens = tokens
         answers = await self._find_unseen(tokens, {}, context)
-        return excerpts.cost_of_block(answers.without_entries(self._turn_ids).pieces, self.codec)
+        return self.block_cost(answers.without_entries(self._turn_ids).pieces)
 
     def forget(self) -> None:
         """Forget the results, because the log may have changed."""

@@ -104,7 +104,7 @@ class NewWindow:
         with_question = self._move_question_to_front()
         budget = self._request.budget - self._request.cost(with_question.front)
         names_budget = budget - answer_tokens - self._cost_of_groups()
-        budget -= self._block_cost(self._name_earlier_calls(self._list_hidden_turn(), names_budget))
+        budget -= self._request.block_cost(self._name_earlier_calls(self._list_hidden_turn(), names_budget))
         forecast = self._forecast_turn(previous_groups)
         recall_budget = self._recall_budget(budget - self._cost_of_groups(), answer_tokens, forecast)
         take_all = forecast.reserve is not None or forecast.tool_tokens > 0
@@ -124,10 +124,6 @@ class NewWindow:
     def _cost_of_groups(self) -> int:
         """Return the raw tokens of the groups that are shown."""
         return sum(self._costs[self._start :])
-
-    def _block_cost(self, pieces: tuple[Piece, ...]) -> int:
-        """Return the raw tokens of a block of pieces; 0 without any."""
-        return excerpts.cost_of_block(pieces, self._request.codec)
 
     # ── the newest turn ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -359,7 +355,7 @@ class NewWindow:
         """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
         groups, costs = self._cut_groups, self._costs
         while True:
-            free_tokens = budget - self._cost_of_groups() - self._block_cost(self.pieces)
+            free_tokens = budget - self._cost_of_groups() - self._request.block_cost(self.pieces)
             start = self._start
             while start and costs[start - 1] <= free_tokens:
                 start -= 1
@@ -405,7 +401,7 @@ class NewWindow:
 
         The newest group of all has its share already: see `_cut_outputs`.
         """
-        free_tokens = budget - self._cost_of_groups() - self._block_cost(self.pieces)
+        free_tokens = budget - self._cost_of_groups() - self._request.block_cost(self.pieces)
         for index in reversed(range(start, end)):
             group = self.history.groups[index]
             cost = self._costs[index]
@@ -432,6 +428,6 @@ class NewWindow:
             costs[exchange_start:end],
             self.limits,
             self._start - exchange_start,
-            max(0, budget - self._block_cost(pieces)),
+            max(0, budget - self._request.block_cost(pieces)),
         )
         return exchange_start + offset, limits

@@ -6,17 +6,16 @@ window is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from acms.log import summary_levels
 from acms.log.active_entries import EntryGroup, is_sealed
-from acms.log.encoding import is_summary_id
 from acms.log.summary_levels import Level
 from acms.model import Context, Entry, Kind
 from acms.plan import turns
-from acms.plan.nodes import ComposedMessage, MessageGroup
+from acms.plan.nodes import ComposedMessage, MessageGroup, Piece
 from acms.ports import Codec
 from acms.prompt import steps as content
 from acms.prompt.fit_state import compose_message
@@ -49,6 +48,8 @@ class HistoryRequest:
     codec: Codec
     #: Raw tokens for history and recall together.
     budget: int
+    #: Returns the raw tokens of some recalled pieces as one message.
+    block_cost: Callable[[tuple[Piece, ...]], int]
     #: Raw tokens for the whole prompt.
     prompt_budget: int
     #: Whether the caller put a user message behind the history: the question then is that one, not one of the log.
@@ -111,12 +112,10 @@ class HistoryReader:
         if sealed_summary is not None:
             units = content.substitute_summary(units, sealed_summary)
         labels = span.labels.by_id(units)
-        groups = self._build_groups([unit for unit in units if unit.entries[0] != sealed_summary], labels)
         if window.first_version:  # an edit has the position of the next message, as have groups before it
-            starts = (index for index, group in enumerate(groups) if group.first == window.first_version)
-            groups = groups[next(starts, len(groups)) :]
-            groups = [group for group in groups if not any(map(is_summary_id, group.messages[0].sources))]
-        groups = cache_window.strip_old_reasoning(groups, window.began_at)
+            units = _select_from_version(units, window.first_version)
+        units = [unit for unit in units if unit.entries[0] != sealed_summary]
+        groups = cache_window.strip_old_reasoning(self._build_groups(units, labels), window.began_at)
         return HistoryRead(span, groups, front, window.front_entries, not window.first_version, labels)
 
     async def read_newest(self, context: Context | None) -> HistoryRead:
@@ -244,3 +243,12 @@ class HistoryReader:
     ) -> list[MessageGroup]:
         self._request.entries.update({entry.id: entry for unit in units for entry in unit.entries})
         return content.build_groups(units, self._session.counter.name, self._request.codec.vendors, labels)
+
+
+def _select_from_version(units: Sequence[EntryGroup[Entry]], version: int) -> list[EntryGroup[Entry]]:
+    """Return the units from the one that begins with an entry of a version, without summaries."""
+    starts = [
+        index for index, unit in enumerate(units) if version == min(entry.version for entry in unit.entries)
+    ]
+    start = starts[0] if starts else len(units)
+    return [unit for unit in units[start:] if unit.entries[0].kind is not Kind.SUMMARY]

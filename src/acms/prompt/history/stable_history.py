@@ -44,6 +44,11 @@ class StableHistory:
         )
         self._reader = HistoryReader(request, self._cutter)
         self._context: Context | None = None
+        storage = request.session.storage
+        keeps_position = self.answers is None or self.answers.step.keeps_position
+        is_stored = keeps_position and request.session.ends_at is None
+        #: The store of the positions; None if they are not stored.
+        self._records = storage if is_stored and isinstance(storage, HasRecords) else None
         #: None if nothing is stored.
         self._record: WindowRecord | None = None
         #: The stored window of this budget, which a new one replaces.
@@ -60,18 +65,11 @@ class StableHistory:
 
     # ── the stored window ───────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _is_stored(self) -> bool:
-        session = self._request.session
-        keeps_position = self.answers is None or self.answers.step.keeps_position
-        return keeps_position and session.ends_at is None and isinstance(session.storage, HasRecords)
-
     async def _load_window(self, context: Context) -> CacheWindow | None:
         """Return the stored window of this log or of the nearest ancestor, or None if what it shows has changed."""
-        storage = self._request.session.storage
-        if not self._is_stored or not isinstance(storage, HasRecords):
+        if self._records is None:
             return None
-        self._record = WindowRecord(storage, self._record_name, self._prompt_budget)
+        self._record = WindowRecord(self._records, self._record_name, self._prompt_budget)
         window = await self._record.load(context)
         self._previous = self._record.own_window
         if window is None:
@@ -176,7 +174,7 @@ class StableHistory:
             [*history.front, *groups], window.blocks, self._request.entries
         )
         pieces = (await answers.find(recall_budget, visible, self._context)).pieces
-        if pieces and self._block_cost(pieces) > self._tokens_left(window, history):
+        if pieces and self._request.block_cost(pieces) > self._tokens_left(window, history):
             return None
         return window._replace(blocks=(*window.blocks, self._build_block(history, index, pieces)))
 
@@ -211,14 +209,14 @@ class StableHistory:
             self._reader,
             self._cutter,
             context=self._context,
-            is_stored=self._is_stored,
+            is_stored=self._records is not None,
             previous=self._previous,
         )
         await chosen.choose(previous_groups)
         history = chosen.history._replace(groups=chosen.cut_chosen_groups())
         pieces = chosen.pieces
         question = find_missing_question(history, chosen.older_groups)
-        shown_cost = self._request.cost([*history.front, *history.groups]) + self._block_cost(pieces)
+        shown_cost = self._request.cost([*history.front, *history.groups]) + self._request.block_cost(pieces)
         if question and shown_cost + self._request.cost([question]) <= self._request.budget:
             question_id = question.messages[0].sources[0]
             history = self._reader.put_in_front(history, question_id, 0)
@@ -305,9 +303,6 @@ class StableHistory:
         query = "" if self.answers is None else self.answers.step.query
         return cache_window.build_recall_block(after, query, pieces, self._request.entries)
 
-    def _block_cost(self, pieces: tuple[Piece, ...]) -> int:
-        return excerpts.cost_of_block(pieces, self._request.codec)
-
     def _write_block(self, pieces: tuple[Piece, ...], explanation: str = EXCERPTS) -> ComposedMessage:
         return excerpts.write_block(pieces, self._request.codec, explanation)
 
@@ -348,7 +343,7 @@ class StableHistory:
         is_complete = history.is_complete and from_start
         log = LogRead(self._request.session, span, is_complete, self._context.lineage, window.first_version)
         nodes = (*front, *cache_window.interleave_blocks(groups, blocks))
-        stored_window = window if self._is_stored else None
+        stored_window = None if self._records is None else window
         return PlacedHistory(nodes, stored_window, log, cut_tokens=cut_tokens, front_ids=history.front_ids)
 
     def _has_same_labels(self, window: CacheWindow, history: HistoryRead) -> bool:

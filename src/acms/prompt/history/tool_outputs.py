@@ -49,6 +49,8 @@ class CallCutter:
         before an output decides which parts of it are kept; `question` is the user message before all groups.
         """
         self.last_cuts = {}
+        if not limits and not any(map(is_call, groups)):
+            return list(groups)
         cut_groups: list[MessageGroup] = []
         for group in groups:
             if is_question(group):
@@ -67,7 +69,7 @@ class CallCutter:
         longest = max(LEAST_SHOWN, self._budget * LONG_SHARE)
         limits: dict[int, int] = {}
         for group in groups:
-            if not is_call(group) and self._cost(group) > longest:
+            if self._cost(group) > longest and not is_call(group):
                 limits[group.first] = max(LEAST_SHOWN, self._condensed_limit(group))
         return limits
 
@@ -224,7 +226,7 @@ class CallCutter:
 
 def is_call(group: MessageGroup) -> bool:
     """Return whether a group is a tool call with its results."""
-    return any(message.role is Role.TOOL for message in group.messages)
+    return len(group.messages) > 1 and any(message.role is Role.TOOL for message in group.messages)
 
 
 def _text_to_cut(part: Part, *, is_call: bool) -> str | None:

@@ -223,16 +223,19 @@ async def _are_labels_current(
 ) -> bool:
     """Return whether no fact that is shown has ended by now, and every doubtful entry carries its label."""
     storage = session.storage
-    labels = (await session.read_span(messages=1)).labels
-    texts = cache_window.collect_visible_texts((), window.blocks, entries)
     rows_by_log: dict[str, list[Entry]] = {}
     for row in rows:
         owner = row.context if row.context in foreign_ids else context.id
         rows_by_log.setdefault(owner, []).append(row)
-    for owner, rows_of_log in rows_by_log.items():
-        head = await storage.head(owner)
-        if head.version == head.messages:  # there are no facts
-            continue
+    heads = [await storage.head(owner) for owner in rows_by_log]
+    heads = [head for head in heads if head.version > head.messages]
+    if not heads:  # there are no facts
+        return True
+    labels = (await session.read_span(messages=1)).labels
+    texts = cache_window.collect_visible_texts((), window.blocks, entries)
+    for head in heads:
+        owner = head.context
+        rows_of_log = rows_by_log[owner]
         periods = labels.times
         if owner != context.id:
             periods = await valid_times_at(storage, owner, head, head.version)
