@@ -13,7 +13,6 @@ from acms.log.active_entries import Replacements
 from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.redactor import Redactor
-from acms.prompt.prefix_window import gather_window
 from acms.recall import pipeline, request, window
 from acms.results import ContextItems, IndexStats
 from acms.session_state import SharedSession
@@ -125,16 +124,13 @@ class SessionInternals:
         messages: int | None = None,
         since: int | None = None,
         began: int | None = None,
-        scale: int = 0,
-        slack: float = 0.0,
     ) -> window.LogSpan:
         """Return the active entries as atomic groups, oldest first, with labels on entries that may be outdated.
 
         Without arguments these are all groups; with `budget` or `messages` the newest groups that fill that number of
         tokens or messages, where the first group may exceed it. With `since`, they begin with the last group that has
         at most `since` tokens of the log before it, and automatic summaries later than version `began` do not count.
-        With `budget`, `scale` and `slack`, the summaries are those that existed when the cache window of a prompt of
-        that size began. Tokens are by the session's counter.
+        Tokens are by the session's counter.
         """
         shared = self._shared
         if budget is not None:
@@ -149,8 +145,6 @@ class SessionInternals:
         store, redactor, at = shared.storage, shared.redactor, self.at
         if messages is not None:
             gathered = await window.gather_last(store, context, at, messages, redactor)
-        elif budget is not None and scale and slack:
-            gathered = await gather_window(store, context, at, shared.frame, budget, scale, slack, redactor)
         elif budget is not None:
             gathered = await window.gather_newest(store, context, at, shared.frame, budget, redactor)
         elif since is not None:

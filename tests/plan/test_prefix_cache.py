@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from acms import Role
 from acms.codecs import Tool, Usage
-from acms.plan.prefix_cache import (
-    LINES,
-    SLACK,
-    find_start,
-    grid_step,
-    window_length,
-    window_start,
-)
+from acms.plan.prefix_cache import SLACK, find_start, grid_step
 from acms.ports import Codec
 from acms.prompt.cache_forecast import describe_cache_mismatch, find_hoisted_roles, predict_cache
 from acms.prompt.manifest import Manifest, Sent
@@ -30,7 +23,7 @@ from tests.support.cache_costs import Prices, best_slack, cost_per_turn
 TOKENS = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=120)
 EVEN = st.lists(st.integers(40, 160), min_size=120, max_size=200)
 ROOMS = st.integers(1, 9000)
-LENGTHS = st.sampled_from((1, 100, 500, 2000, 9000))
+STEPS = st.sampled_from((1, 100, 500, 2000, 9000))
 
 
 def message_starts(tokens: list[int]) -> tuple[list[int], list[int]]:
@@ -38,92 +31,62 @@ def message_starts(tokens: list[int]) -> tuple[list[int], list[int]]:
     return [0, *accumulate(tokens)][:-1], [one + 4 for one in tokens]
 
 
-def prompt_starts(tokens: list[int], room: int, length: int, scale: int = 0) -> list[int]:
+def prompt_starts(tokens: list[int], room: int, step: int) -> list[int]:
     """Return the start of every prompt while a log grows message by message."""
     befores, costs = message_starts(tokens)
-    return [find_start(befores[:end], costs[:end], room, length, scale) for end in range(1, len(tokens) + 1)]
+    return [find_start(befores[:end], costs[:end], room, step) for end in range(1, len(tokens) + 1)]
 
 
-def moved_starts(found: list[int]) -> list[int]:
-    """Return at which message each move of a start was made, without the first one."""
-    return [end for end, (one, other) in enumerate(pairwise(found), 1) if one and one != other]
-
-
-@given(TOKENS, ROOMS, LENGTHS)
-def test_what_is_shown_fits_the_room_or_is_the_newest_alone(
-    tokens: list[int], room: int, length: int
-) -> None:
+@given(TOKENS, ROOMS, STEPS)
+def test_what_is_shown_fits_the_room_or_is_the_newest_alone(tokens: list[int], room: int, step: int) -> None:
     costs = message_starts(tokens)[1]
-    for end, first in enumerate(prompt_starts(tokens, room, length), 1):
+    for end, first in enumerate(prompt_starts(tokens, room, step), 1):
         assert 0 <= first < end
         assert sum(costs[first:end]) <= room or first == end - 1
 
 
 @given(EVEN, st.integers(3000, 9000), st.sampled_from((500, 1000, 2000)))
-def test_a_start_never_goes_back_while_the_log_grows(tokens: list[int], room: int, length: int) -> None:
-    found = prompt_starts(tokens, room, length)
+def test_a_start_moves_forward_only_and_from_line_to_line(tokens: list[int], room: int, step: int) -> None:
+    befores = message_starts(tokens)[0]
+    found = prompt_starts(tokens, room, step)
     assert found == sorted(found)
+    for start in found:
+        assert start == 0 or befores[start] // step > befores[start - 1] // step
 
 
 @given(EVEN, st.integers(3000, 9000), st.sampled_from((500, 1000, 2000)))
-def test_a_start_moves_when_an_epoch_begins_or_what_follows_no_longer_fits(
-    tokens: list[int], room: int, length: int
+def test_a_start_moves_when_what_follows_no_longer_fits_and_by_no_more_than_a_step(
+    tokens: list[int], room: int, step: int
 ) -> None:
-    befores, costs = message_starts(tokens)
-    found = prompt_starts(tokens, room, length)
-    for end in moved_starts(found):
-        begins = window_start(befores[end], length) != window_start(befores[end - 1], length)
-        assert begins or sum(costs[found[end - 1] : end + 1]) > room
+    costs = message_starts(tokens)[1]
+    found = prompt_starts(tokens, room, step)
+    for end, (one, other) in enumerate(pairwise(found), 1):
+        if other > one:
+            assert sum(costs[one : end + 1]) > room
+            assert sum(costs[other : end + 1]) > room - 1.15 * step - 2 * 164
 
 
-@given(EVEN, st.integers(4000, 9000), st.sampled_from((500, 1000, 2000)), st.integers(0, 1000))
-def test_prompts_with_less_room_move_their_starts_at_the_same_times(
-    tokens: list[int], room: int, length: int, less: int
-) -> None:
-    befores = message_starts(tokens)[0]
-    edges = {
-        n
-        for n in range(1, len(tokens))
-        if window_start(befores[n], length) != window_start(befores[n - 1], length)
-    }
-    one, other = (moved_starts(prompt_starts(tokens, size, length, 9000)) for size in (room, room - less))
-    # Beside those there are moves of a line where an epoch was dearer than foreseen.
-    for found in (one, other):
-        assert len(set(found) - edges) <= len(edges) // 2 + 1
-
-
-@given(EVEN, st.integers(4000, 9000))
-def test_after_a_move_what_is_left_of_the_room_is_what_an_epoch_takes(tokens: list[int], room: int) -> None:
-    befores, costs = message_starts(tokens)
-    found = prompt_starts(tokens, room, 1000, 9000)
-    for end in moved_starts(found):
-        if window_start(befores[end], 1000) != window_start(befores[end - 1], 1000):
-            shown = sum(costs[found[end] : end + 1])
-            assert shown > room - 1000 * 1.05 * 1.15 - grid_step(9000, LINES) * 1.15 - 2 * 164
-            assert shown <= room - 1000 + 2 * 164
-
-
-@given(TOKENS, st.integers(0, 4000), ROOMS, LENGTHS)
+@given(TOKENS, st.integers(0, 4000), ROOMS, STEPS)
 def test_a_start_needs_only_the_part_of_the_log_that_does_not_fit(
-    tokens: list[int], skipped: int, room: int, length: int
+    tokens: list[int], skipped: int, room: int, step: int
 ) -> None:
     befores, costs = message_starts(tokens)
-    whole = find_start(befores, costs, room, length)
+    whole = find_start(befores, costs, room, step)
     reach = next((n for n in range(len(costs), -1, -1) if sum(costs[n:]) > room), 0)
     cut = min(skipped, reach)
-    assert cut + find_start(befores[cut:], costs[cut:], room, length) == whole
+    assert cut + find_start(befores[cut:], costs[cut:], room, step) == whole
 
 
 @given(EVEN, st.integers(4000, 9000), st.integers(1, 200))
-def test_a_room_that_varies_less_than_a_line_changes_a_start_by_one_line(
+def test_a_room_that_varies_a_little_changes_a_start_by_one_line(
     tokens: list[int], room: int, less: int
 ) -> None:
     befores = message_starts(tokens)[0]
     for one, other in zip(
-        prompt_starts(tokens, room, 1000, 9000), prompt_starts(tokens, room - less, 1000, 9000), strict=True
+        prompt_starts(tokens, room, 1000), prompt_starts(tokens, room - less, 1000), strict=True
     ):
         if one:
-            assert 0 <= befores[other] - befores[one] <= 2 * grid_step(9000, LINES) + 160
+            assert 0 <= befores[other] - befores[one] <= 1000 + 160
 
 
 def test_a_room_for_everything_shows_everything() -> None:
@@ -132,10 +95,8 @@ def test_a_room_for_everything_shows_everything() -> None:
     assert find_start([0], [500], 20, 5) == 0
 
 
-def test_an_epoch_is_half_as_long_where_messages_are_short() -> None:
-    assert window_length(8000, 0.5, tokens=50_000, messages=200) == grid_step(8000, 0.5)
-    assert window_length(8000, 0.5, tokens=20_000, messages=200) == grid_step(8000, 0.5) // 2
-    assert window_length(8000, 0.0, tokens=20_000, messages=200) == 0
+def test_a_start_without_a_grid_is_the_oldest_message_that_fits() -> None:
+    assert find_start([0, 10, 20, 30], [10, 10, 10, 10], 25, 0) == 2
 
 
 def test_steps_are_the_same_for_budgets_that_are_nearly_the_same() -> None:

@@ -226,16 +226,14 @@ async def test_the_last_messages_slide_every_turn_and_a_history_does_not() -> No
     assert still.cache.first_change is None
 
 
-@pytest.mark.parametrize("inside", [False, True])
-async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_on(inside: bool) -> None:
+async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_on() -> None:
     budget = 2000
     session = ACMS(
         "a", open_storage("memory://"), config=ACMSConfig(compaction=CompactionPolicy(budget=budget))
     )
-    base = Prompt(OpenAIChat("gpt-5")).system(RULES)
-    base = base.section("talk", Prompt().history(session)) if inside else base.history(session)
+    base = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
     earlier, known, waited, shown_late = None, 0, 0, 0
-    for n in range(1, 101 if inside else 241, 2):
+    for n in range(1, 241, 2):
         await say_steps(session, n, n + 1)
         await session.wait_pending()
         compacted = len(await session.compactions())
@@ -247,8 +245,22 @@ async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_o
             assert change.index <= 1 + len(summary_ids(earlier))  # never between two messages that stay
             shown_late += summary_ids(rendered) != summary_ids(earlier)
         earlier, known = rendered, compacted
-    assert min(waited, shown_late) >= (1 if inside else 2)
+    assert min(waited, shown_late) >= 2
     await session.close()
+
+
+async def test_the_history_of_a_section_starts_at_the_same_message_for_many_turns() -> None:
+    session = ACMS("a", open_storage("memory://"))
+    prompt = Prompt(OpenAIChat("gpt-5")).system(RULES).section("talk", Prompt().history(session), share=0.8)
+    await say_steps(session, 1, 60)
+    earlier, moves = await prompt.render(budget=2000), 0
+    for n in range(61, 121):
+        await say_steps(session, n, n)
+        rendered = await prompt.render(budget=2000, after=earlier)
+        moves += rendered.cache.first_change is not None
+        assert rendered.tokens.tokens >= 0.3 * 2000
+        earlier = rendered
+    assert 1 <= moves <= 4
 
 
 async def test_no_summary_is_shown_beside_one_that_stands_for_it() -> None:

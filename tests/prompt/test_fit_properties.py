@@ -50,7 +50,6 @@ def generated_strategies(*, slack: float | None = None) -> st.SearchStrategy[Str
         st.builds(
             Window,
             slack=st.just(slack) if slack is not None else st.sampled_from([0.0, 0.25, 0.5]),
-            length=st.sampled_from([0, 0, 5, 40]) if slack is None else st.just(0),
         ),
         st.builds(
             Summarise,

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from acms.model import Role
+from acms.plan.prefix_cache import SLACK
 from acms.prompt_types import PromptMessage
 
 REQUIRED = 0
@@ -95,9 +96,7 @@ class Window(NamedTuple):
     """Keep the newest contiguous groups that fit, at least the mandatory ones; move the start in steps."""
 
     #: Share of its budget that is freed when the start must move, so that it does not move again soon.
-    slack: float = 0.5
-    #: Tokens by which the log grows between two moves of the start; 0 derives them from `slack`.
-    length: int = 0
+    slack: float = SLACK
 
 
 class Summarise(NamedTuple):

@@ -139,18 +139,14 @@ class _Fit:
 
         With `least_priority` only sections of that priority number or a larger one shrink.
         """
-        moving = [section for section in area.sections() if section.moves and section.max_tokens is not None]
         shrinking: list[Section] = []
         for section in area.sections():
             has_priority = least_priority is None or section.scope.priority >= least_priority
             if section.scope.strategy is not None and has_priority:
                 shrinking.append(section)
         shrinking.sort(key=lambda section: -section.scope.priority)
-        for index, section in enumerate(shrinking):
+        for section in shrinking:
             excess = area.tokens - limit
-            strategy = section.scope.strategy
-            if isinstance(strategy, Window) and strategy.slack and moving:
-                excess += _compute_reserve(section, section.tokens - excess, moving, shrinking[:index])
             if excess > 0:
                 tokens_before = self._root.tokens
                 yield from apply_strategy(section, excess, limit, self._codec)
@@ -312,28 +308,6 @@ class _Fit:
             self._placed.append(
                 _new_placement((message, path, rendition, cost, moves, number, (), node.first, node.last))
             )
-
-
-def _compute_reserve(window: Section, room: int, moving: Sequence[Section], shrunk: Sequence[Section]) -> int:
-    """Return the tokens that a window keeps free for the sections that change each turn, such as recalls.
-
-    Otherwise the window would move whenever these `moving` sections grow. `room` are the tokens that the window may
-    have, `shrunk` the sections that were shrunk before it. The reserve is the number of tokens by which moving sections
-    may still grow, limited so that the window keeps half of the tokens it shares with them: a ceiling far above the
-    actual use does not justify dropping history.
-    """
-    moving_tokens = growth = 0
-    for section in moving:
-        if section is window or section in shrunk or _is_inside_moving(section):
-            continue
-        moving_tokens += section.tokens
-        growth += max(0, (section.max_tokens or 0) - section.tokens)
-    return max(0, min(growth, room - (room + moving_tokens) // 2))
-
-
-def _is_inside_moving(section: Section) -> bool:
-    """Return whether a section around this one moves and has a cap, and so counts the tokens of this one already."""
-    return any(outer.moves and outer.max_tokens is not None for outer in section.ancestors())
 
 
 def _count_own_tokens(section: Section) -> int:

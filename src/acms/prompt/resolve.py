@@ -23,7 +23,6 @@ from acms.plan.nodes import (
     Window,
     is_path_inside,
 )
-from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import join_answers
 from acms.ports import Codec
 from acms.prompt import excerpts
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 
 JOINING_TOKENS = 8
 """Tokens that a joined text may have more than the sum of its parts: counts of tokens are not additive."""
+DEFAULT_RECALL_TOKENS = 2_000
+"""Tokens of a recall in a prompt without a budget, unless the caller says otherwise."""
 MARGIN = 1.25
 """Factor of the budget with which a log is read, since the session may count more tokens than the codec."""
 
@@ -121,8 +122,6 @@ class ContentBudget(NamedTuple):
     shrinks: bool = False
     #: Messages; None without a limit.
     newest: int | None = None
-    #: Share of the budget that is freed when the start of a window moves.
-    slack: float = 0.0
     #: Whether its beginning stays when it is cut, so that of two messages the later one may not be shown.
     keeps_beginning: bool = False
 
@@ -186,7 +185,10 @@ class Resolver:
                 return (await self._call_plugin(step, name, path, budget),)
             case RecallStep():
                 if step.tokens is None:
-                    step = step._replace(tokens=recall_tokens(self._request.budget))
+                    budget_tokens = self._request.budget
+                    # The other half of a budget is for the prompt around the recall.
+                    tokens = DEFAULT_RECALL_TOKENS if budget_tokens is None else budget_tokens // 2
+                    step = step._replace(tokens=tokens)
                 self._resolved.recalls[path] = step
                 return (build_recall_scope(step, name, sum(tokens_for_recall(step, self._codec))),)
             case SummarisedContent():
@@ -222,12 +224,10 @@ class Resolver:
             tokens=tokens,
             shrinks=budget.shrinks or strategy is not None,
             newest=smallest_limit(budget.newest, step.newest),
-            slack=strategy.slack if isinstance(strategy, Window) else budget.slack,
             keeps_beginning=budget.keeps_beginning or keeps_start,
         )
         nodes = await self._read_content(step.steps, path, inner)
         if isinstance(strategy, Window):
-            strategy = strategy._replace(length=self._window_length(step))
             groups = content.flatten_nodes(nodes)
             if step.newest is not None:
                 groups = content.select_newest_groups(groups, step.newest)
@@ -243,12 +243,6 @@ class Resolver:
             ceiling=ceiling,
             floor=step.floor if ceiling is None else min(step.floor, ceiling),
         )
-
-    def _window_length(self, step: ShrinkingContent) -> int:
-        """Return the tokens of the log between two moves of a window, as measured when its sessions were read."""
-        sessions = [inner.session for inner in step.steps if isinstance(inner, Log)]
-        lengths = [log.span.window_length for log in self._resolved.logs if log.view in sessions]
-        return max(lengths, default=0)
 
     async def _build_summarised_scope(
         self, step: SummarisedContent, name: str, path: str, room: int | None
@@ -313,13 +307,10 @@ class Resolver:
 
         The session's count decides what is read; more is read until the limit is filled by the codec's count too.
         """
-        scale = (budget.tokens or 0) if budget.shrinks else 0
         counts_alike = session.counter.name == self._codec.counter.name
         read_budget = None if limit is None else int(limit * MARGIN)
         while True:
-            span = await session.read_span(
-                budget=read_budget, messages=count, scale=scale, slack=budget.slack
-            )
+            span = await session.read_span(budget=read_budget, messages=count)
             if read_budget is None or limit is None or span.whole or counts_alike:
                 return span
             groups = self._build_groups(span, session, budget)
@@ -352,10 +343,9 @@ class Resolver:
         return content.build_groups(units, session.counter.name, self._codec.vendors, labels)
 
     def _find_summaries(self) -> set[str]:
-        """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
+        """Return the ids of the summaries that were read."""
         ids: set[str] = set()
         for log in self._resolved.logs:
-            ids |= log.span.kept_ids
             for unit in log.span.units:
                 ids.update(entry.id for entry in unit.entries if entry.kind is Kind.SUMMARY)
         return ids

@@ -93,13 +93,10 @@ class Readable(Protocol):
         messages: int | None = None,
         since: int | None = None,
         began: int | None = None,
-        scale: int = 0,
-        slack: float = 0.0,
     ) -> LogSpan:
         """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number.
 
         `since` are tokens of the log before the first entry to read, for a window that began at the version `began`.
-        `scale` and `slack` are those of `acms.plan.prefix_cache.window_length`.
         """
         ...
 

@@ -23,7 +23,7 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.plan.prefix_cache import find_start, window_length
+from acms.plan.prefix_cache import find_start, grid_step
 from acms.ports import Codec
 from acms.prompt.fit_state import (
     LOWEST_RANK,
@@ -156,10 +156,10 @@ def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: 
     positions = [leaf.node.before if isinstance(leaf.node, MessageGroup) else 0 for leaf in leaves]
     if not any(positions):  # the caller's messages have no position in a log: their costs give one
         positions = [0, *accumulate(costs[:-1])]
-    length = strategy.length or window_length(scale, strategy.slack, 1)
+    step = grid_step(scale, strategy.slack) if strategy.slack else 0
     older_tokens = 0
     while True:
-        start = find_start(positions, costs, room - older_tokens, length, scale)
+        start = find_start(positions, costs, room - older_tokens, step)
         if start == len(leaves) - 1 and costs[start] > room - older_tokens:
             return len(leaves)  # not even the newest leaf fits; it stays only if it is mandatory
         mandatory_tokens = sum([leaf.tokens for leaf in leaves[:start] if leaf.mandatory])

@@ -55,10 +55,6 @@ class LogSpan:
     whole: bool
     #: Identifies the state of the log: it changes with a rewrite and with the privacy mode, but not as the log grows.
     stamp: str = ""
-    #: Ids of messages in a compacted span that the compaction kept.
-    kept_ids: frozenset[str] = frozenset()
-    #: Tokens by which the log grows before the start of a history moves; 0 if not measured.
-    window_length: int = 0
     #: Active summaries of entries older than the units.
     older_summaries: Sequence[EntryGroup[Entry]] = ()
     #: Number of entries of the log, at its head, that are not messages.
@@ -148,12 +144,8 @@ async def gather_newest(
     frame: Frame,
     budget: int,
     redactor: Redactor = NO_REDACTION,
-    replacements: Replacements | None = None,
 ) -> LogSpan:
-    """Read back from a version until the entries fill a token budget or the log ends.
-
-    `replacements` holds the superseded entries of the log; it is read if not given.
-    """
+    """Read back from a version until the entries fill a token budget or the log ends."""
     head = await storage.head(context)
     average_cost = 1.0
     if head.messages:
@@ -164,7 +156,7 @@ async def gather_newest(
     def has_enough(units: Sequence[EntryGroup[Entry]]) -> bool:
         return count_group_tokens(units, frame) > budget
 
-    return await _gather_back(storage, head, at, size, has_enough, redactor, replacements)
+    return await _gather_back(storage, head, at, size, has_enough, redactor)
 
 
 async def gather_last(
