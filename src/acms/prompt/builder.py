@@ -588,8 +588,9 @@ def _text_and_parts(content: MessageContent) -> tuple[str, list[Part] | None]:
 
 def _validate_session(value: object) -> Readable:
     """Return a session or view, of this process or of a service; `ValidationError` for anything else."""
-    if isinstance(value, Readable | SessionOrView | SessionAtService):
-        return contents.find_readable(value)
+    session = contents.find_readable(value)
+    if session is not None:
+        return session
     sync_import = suggest_sync_import(value)
     if sync_import:
         raise ValidationError(

@@ -86,13 +86,14 @@ def _parse_content(content: object, field: str, nested: list[Recipe], depth: int
         return _parse_content([content], field, nested)
     if isinstance(content, Mapping):
         return [WrittenMessage(message) for message in contents.parse_message_mapping(content, field)]
-    if isinstance(content, Readable | SessionOrView | SessionAtService):
-        return [Log(contents.find_readable(content))]
     if isinstance(content, Recipe):
         nested.append(content)
         return _steps_of(content, field)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
         return _parse_sequence(content, field, nested, depth)
+    session = contents.find_readable(content)
+    if session is not None:
+        return [Log(session)]
     sync_import = suggest_sync_import(content)
     if sync_import:
         raise ValidationError(

@@ -279,8 +279,11 @@ def quote_text(text: str, sources: Sequence[str], entries: Mapping[str, Quotable
     """Return a text as quotations of entries, which it shows in order; text from none of them stays verbatim."""
     if not text:
         return ()
-    if len(sources) == 1 and text == entries[sources[0]].content:  # most of them
-        return (Quote(sources[0], 0, len(text)),)
+    if len(sources) == 1:  # most of them
+        content = entries[sources[0]].content
+        if content and text.endswith(content):
+            quote = Quote(sources[0], 0, len(content))
+            return (quote,) if text == content else (text[: -len(content)], quote)
     segments: list[Segment] = []
     position = 0
     # Texts of entries that were not found whole, to be searched in the text that follows.

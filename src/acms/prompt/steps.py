@@ -531,9 +531,14 @@ def build_groups(
     return newest_first
 
 
-def find_readable(session: Readable | SessionOrView | SessionAtService) -> Readable:
-    """Return what a prompt reads of a session. One at a service is returned as it is: it is never read here."""
-    return session.internals if isinstance(session, SessionOrView) else cast("Readable", session)
+def find_readable(value: object) -> Readable | None:
+    """Return what a prompt reads of a session or view; None for any other value.
+
+    A session at a service is returned as it is: it is never read here.
+    """
+    if isinstance(value, SessionOrView):
+        return value.internals
+    return cast("Readable", value) if isinstance(value, Readable | SessionAtService) else None
 
 
 def find_render_service(steps: Sequence[Step]) -> Any:
