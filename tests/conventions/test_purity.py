@@ -28,7 +28,7 @@ IO = """
     log.known_messages log.policy log.read
     privacy.rules privacy.scan privacy.redactor
     prompt.builder prompt.history.answers prompt.history.new_window prompt.history.placed prompt.history.reader
-    prompt.history.stable_history prompt.history.window_record prompt.messages prompt.pins
+    prompt.history.cache_window prompt.history.stable_history prompt.messages prompt.pins
     prompt.render prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.summaries
     recall.embeddings recall.filter_evaluation recall.index_cache recall.namespace recall.pipeline
     recall.reindex recall.asking_messages recall.citation_counts recall.reranker_calls recall.window

@@ -13,8 +13,7 @@ from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.log.encoding import is_summary_id
 from acms.ports import Codec, HasRecords, StorageBackend
 from acms.prompt import Prompt, Rendered
-from acms.prompt.history.cache_window import CacheWindow
-from acms.prompt.history.window_record import read_windows
+from acms.prompt.history.cache_window import CacheWindow, read_windows
 from tests.support.agents import SYSTEM, agent_log, follow
 
 RULES = "Answer in one sentence."

@@ -53,7 +53,6 @@ from acms.prompt.history.answers import (
 )
 from acms.prompt.history.reader import HistoryRequest
 from acms.prompt.history.stable_history import StableHistory
-from acms.prompt.history.window_record import name_record
 from acms.prompt.manifest import Manifest, part_of_request
 from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
@@ -434,12 +433,9 @@ class _Renderer:
                 children=placed_history.wrap_blocks(),
                 strategy=Window(slack=0.0),
             )
-            self._sent_hashes = (
-                frozenset()
-                if placed_history.window is None
-                else frozenset(placed_history.window.request_hashes)
-            )
-            resolved.continued_history = "" if placed_history.window is None else path
+            window = placed_history.window
+            self._sent_hashes = frozenset(() if window is None else window.request_hashes)
+            resolved.continued_history = "" if window is None else path
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
             committed = await stable_history.commit(placed_history, prompt.fitted, path, self._request_hash)
@@ -507,7 +503,7 @@ class _Renderer:
             entries=self._entries,
             first=log.first,
         )
-        record_name = name_record(self._codec, names[history_index], log, recall)
+        record_name = cache_window.name_record(self._codec, names[history_index], log, recall)
         return StableHistory(request, record_name=record_name, prompt_budget=self._budget)
 
     async def _fit_without_history(self, tree: Scope, resolved: Resolved) -> FittedPrompt:
@@ -564,7 +560,7 @@ class _Renderer:
         new_items = drop_repeated_facts(items)
         if context_id is not None:
             context = await session.storage.context(context_id)
-            last_turn = await find_last_turn(session, context) if new_items else None
+            last_turn = await find_last_turn(session, context)
         same_counter = self._codec.counter.name == session.counter.name
         pieces = excerpts.write_pieces(new_items, context, same_counter=same_counter, last_turn=last_turn)
         return excerpts.write_block(pieces, self._codec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ from acms.prompt.resolve import find_last_turn
 from acms.prompt.steps import Readable, RecallStep
 from acms.recall.selection import USER_WORDS_REASON
 from acms.results import ContextItem, ContextItems, is_external
-from acms.text.condense import condense_arguments
+from acms.text import condense
+from acms.text.records import Record, split_outermost, split_records
 from acms.text.tokenizer import content_terms, split_words
 
 ANSWERS_SHARE = 0.2
@@ -37,6 +39,10 @@ NEGATIONS = frozenset(
     "no not never none nothing without nor t n't nicht kein keine nie pas jamais nunca não non ne".split()
 )
 """Words with which a message that holds the words of a fact says something else."""
+LEAST_DROPPED = 40
+"""Characters that a recalled text must repeat before they are dropped: a mark takes some, too."""
+
+_BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
 
 
 class Answers(NamedTuple):
@@ -192,11 +198,11 @@ def _drop_visible_text(
     unseen: dict[str, ContextItem] = {}
     known_texts = [(parse_entry_id(id), text) for id, text in visible.items()]
     for item in sorted(items, key=lambda item: item.version, reverse=True):
-        text = cache_window.drop_visible_lines(item.content, visible.get(item.id))
+        text = _drop_visible_lines(item.content, visible.get(item.id))
         own_id = parse_entry_id(item.id) if item.role is Role.TOOL else None
         if own_id is not None:
             newer_texts = [known for id, known in known_texts if id and id[0] == own_id[0] and id > own_id]
-            text = cache_window.drop_repeated_lines(text, newer_texts)
+            text = _drop_repeated_lines(text, newer_texts)
             known_texts.append((own_id, text))
         if text:
             unseen[item.id] = item if text == item.content else _replace_content(item, text, counter)
@@ -217,6 +223,66 @@ def _complete_tool_calls(
             unseen[item.id] = _name_calls(item, calls, counter)
 
 
+def _covers_content(text: str | None, content: str) -> bool:
+    """Return whether the shown text of an entry (None if not shown) contains the content a recall would add."""
+    if text is None:
+        return False
+    if not condense.MARK.search(text):
+        return True
+    return all(fragment.strip() in text for fragment in _BREAK.split(content))
+
+
+def _drop_visible_lines(content: str, shown_text: str | None) -> str:
+    """Return a recalled text without the lines that its entry shows already; "" if it shows every line.
+
+    `shown_text` is the shown text of the entry, None if there is none. Between lines that are not shown, an indented
+    line is only dropped with everything below the same line at the outermost depth: no object loses a part.
+    """
+    if shown_text is None:
+        return content
+    if _covers_content(shown_text, content):
+        return ""
+    records = split_records(content)
+    is_visible = [_text_of_records(content, [record]) in shown_text for record in records]
+    if all(is_visible):
+        return ""
+    first, last = is_visible.index(False), len(records) - 1 - is_visible[::-1].index(False)
+    kept: list[int] = []
+    for part in split_outermost(records):
+        if _text_of_records(content, records[part.start : part.stop]) not in shown_text:
+            kept += [index for index in part if first <= index <= last]
+    return _keep_records(content, records, kept)
+
+
+def _drop_repeated_lines(content: str, newer_texts: Sequence[str]) -> str:
+    """Return the output of a tool without long lines that newer texts show too, with the lines indented below them."""
+    newer_lines = {line for text in newer_texts for line in text.split("\n")}
+    if newer_lines.isdisjoint(content.split("\n")):
+        return content
+    records = split_records(content)
+    kept: list[int] = []
+    for part in split_outermost(records):
+        text = _text_of_records(content, records[part.start : part.stop])
+        is_repeated = len(text) >= LEAST_DROPPED and any(text in newer_text for newer_text in newer_texts)
+        if text and not is_repeated:  # marks are set again
+            kept += part
+    return _keep_records(content, records, kept)
+
+
+def _text_of_records(content: str, records: Sequence[Record]) -> str:
+    """Return successive records of a text without marks around them."""
+    return condense.MARK.sub("", content[records[0].start : records[-1].end]).strip()
+
+
+def _keep_records(content: str, records: Sequence[Record], kept: Sequence[int]) -> str:
+    """Return a text with marks for the records that are not kept; unchanged if that saves too little."""
+    kept_size = sum([records[index].end - records[index].start for index in kept])
+    if len(content) - kept_size < LEAST_DROPPED:
+        return content
+    text = condense.join_records(content, records, kept)
+    return text if condense.MARK.sub("", text).strip() else ""
+
+
 def _group_of(item: ContextItem) -> tuple[str | None, str | None]:
     """Return the tool call to which an item belongs, and its session."""
     return item.group, item.session_id
@@ -231,7 +297,8 @@ def _replace_content(item: ContextItem, content: str, counter: TokenCounter) -> 
 def _name_calls(item: ContextItem, calls: Sequence[ToolCall], counter: TokenCounter) -> ContextItem:
     """Return an item with nothing but its calls, whose arguments are short."""
     short_calls = [
-        replace(call, arguments=condense_arguments(call.arguments, SHORT_CALL, counter)) for call in calls
+        replace(call, arguments=condense.condense_arguments(call.arguments, SHORT_CALL, counter))
+        for call in calls
     ]
     names = "\n".join([f"{call.name}({call.arguments})" for call in short_calls])
     return replace(_replace_content(item, names, counter), parts=tuple(short_calls))

@@ -7,49 +7,72 @@ and stay there, before everything that follows, until the budget is full. Then a
 messages and a new recall.
 
 The positions cannot be derived from the log alone (recalls depend on the question, and on vectors that arrive late), so
-they are kept in a record of ids and spans, without text, beside the log (decision 0060). Everything here is a pure
-function of such a record and of the entries read; `acms.prompt.history.stable_history` reads and stores.
+they are kept in a record of ids and spans, without text, beside the log (decision 0060). One record holds the windows
+of the budgets that were used last. A budget without a window of its own continues the newest of another one, so that a
+caller whose budget changes from turn to turn keeps the provider's cache.
+
+A render never fails because of this record. If it cannot be read or stored, the prompt loses its cache, and a warning
+says so.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import logging
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from acms.errors import ConflictError, SessionNotFoundError, StorageReadOnlyError
 from acms.knowledge import DOUBT
 from acms.log.active_entries import Replacements, is_automatic_summary, is_sealed
 from acms.log.encoding import parse_entry_id
 from acms.log.native_items import EXTRA_FIELDS
+from acms.log.policy import PRIVATE
+from acms.log.read import replacements_at, valid_times_at
+from acms.log.validation import RECORD_BYTES, UNNAMED
 from acms.log.validity import Period, label_at_end
-from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.model import (
+    Context,
+    Entry,
+    Json,
+    Kind,
+    Part,
+    Raw,
+    Reasoning,
+    State,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from acms.observability.logging import log_event, safe_error
 from acms.plan.nodes import ComposedMessage, FittedPrompt, MessageGroup, Piece, PlacedMessage, is_path_inside
 from acms.plan.turns import is_question
-from acms.ports import Codec
+from acms.ports import Codec, HasRecords, StorageBackend
 from acms.prompt.cache_forecast import find_hoisted_roles
+from acms.prompt.excerpts import find_own_logs
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segments, quote_text
+from acms.prompt.steps import Log, Readable, RecallStep
 from acms.prompt_types import PromptMessage, Tool
-from acms.text import condense
-from acms.text.records import Record, split_outermost, split_records
 
 MOST_BUDGETS_SEARCHED = 32
 """How far back the question that began a turn is searched for, in multiples of the prompt's budget."""
 
-LEAST_DROPPED = 40
-"""Characters that a recalled text must repeat before they are dropped: a mark takes some, too."""
-
-_BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
-
 _REASONING = ("reasoning", "redacted_thinking")
 """Types of items that hold encrypted reasoning."""
+
+FORMAT = 3
+"""Version of the record's format; a record of another version is ignored."""
+
+Windows = dict[int, str]
+"""Packed windows by budget, the ones stored last first."""
 
 
 class QuotedPiece(NamedTuple):
@@ -148,10 +171,139 @@ def _segment_from_json(segment: Any) -> Segment:
     return segment if isinstance(segment, str) else Quote(*segment)
 
 
+# ── the stored windows ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def name_record(codec: Codec, history_name: str, log: Log, recall: RecallStep | None) -> str:
+    """Return a hash of the properties shared by prompts whose recalls have the same positions."""
+    shape: list[Json] = [codec.name, codec.model, history_name]
+    if recall is not None:
+        options = recall.options
+        where = json.dumps(options["where"], default=str, sort_keys=True)
+        shape += [recall.tokens, log.session.effort, options["scope"], options["min_relevance"]]
+        if options["where"] or options["limit"]:
+            shape += [where, options["limit"]]
+    shape += [*log.first, str(log.session.redactor.mode or "")]
+    return sha256(canonical(shape).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class WindowRecord:
+    """Reads and stores the cache windows of one prompt of one log."""
+
+    def __init__(self, storage: HasRecords, name: str, budget: int) -> None:
+        self._storage = storage
+        self._name = name
+        #: The budget of the render.
+        self.budget = budget
+        #: Revision that was read; 0 if this log has no record of its own, None if it could not be read.
+        self._revision: int | None = None
+        self._windows: Windows = {}
+        #: The window for the budget in this log's own record.
+        self.own_window: CacheWindow | None = None
+        #: The budget that the loaded window was made for.
+        self.made_for = budget
+        #: Warnings about failed reads and writes.
+        self.warnings: list[str] = []
+
+    async def load(self, context: Context) -> CacheWindow | None:
+        """Return the window of a log, or the part a fork inherits from the nearest ancestor that has one.
+
+        It is the one for the budget; if there is none, the one that was stored last for another budget.
+        """
+        try:
+            return await self._load(context)
+        except Exception as error:
+            log_event(logging.WARNING, "placement_not_read", context=context.id, error=safe_error(error))
+            self.warnings.append(
+                "this request and the next one miss the provider's cache: "
+                f"the positions of recalled messages could not be read ({safe_error(error)})"
+            )
+            return None
+
+    async def _load(self, context: Context) -> CacheWindow | None:
+        """Read this log's own record, else that of the nearest ancestor, and return the window to continue."""
+        record = await self._storage.record(context.id, self._name)
+        if record is not None:
+            self._revision = record.rev
+            self._windows = read_windows(record.data)
+            window = self._choose(self._windows)
+            self.own_window = window if self.made_for == self.budget else None
+            return window
+        self._revision = 0
+        for ancestor, fork in reversed(context.lineage):
+            if ancestor == context.id:  # its own record was looked for above
+                continue
+            try:
+                record = await self._storage.record(ancestor, self._name)
+            except SessionNotFoundError:  # the parent was deleted
+                continue
+            if record is not None:
+                window = self._choose(read_windows(record.data))
+                return None if window is None else window.inherit(fork)
+        return None
+
+    def _choose(self, windows: Windows) -> CacheWindow | None:
+        """Return the window of the budget, else the one that was stored last; None if none is stored."""
+        if not windows:
+            return None
+        self.made_for = self.budget if self.budget in windows else next(iter(windows))
+        return CacheWindow.unpack(windows[self.made_for])
+
+    async def store(self, context: str, window: CacheWindow, *, replaces: bool) -> bool:
+        """Store a window; return False if another render stored one since this one was read.
+
+        `replaces` says that a new window began: the stored one is finished, and is dropped if its successor cannot be
+        stored.
+        """
+        if self._revision is None:  # the record could not be read, so it is not overwritten
+            return True
+        other_windows = {
+            budget: packed_window for budget, packed_window in self._windows.items() if budget != self.budget
+        }
+        try:
+            data = _write_windows({self.budget: window.pack(), **other_windows})
+            await self._storage.put_record(context, self._name, data, rev=self._revision)
+        except ConflictError:
+            return False
+        except StorageReadOnlyError:  # nothing can be stored, as with a view, and trying again would not help
+            return True
+        except Exception as error:
+            log_event(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
+            self.warnings.append(
+                "the next request misses the provider's cache: "
+                f"the positions of recalled messages could not be stored ({safe_error(error)})"
+            )
+            # The stored window must not be continued: this request did not show it.
+            if replaces and self._revision:
+                data = _write_windows(other_windows) if other_windows else {}
+                with suppress(Exception):
+                    await self._storage.put_record(context, self._name, data, rev=self._revision)
+        return True
+
+
+def read_windows(record: Mapping[str, Any]) -> Windows:
+    """Parse the data of a record; one of another format has no windows, which only costs the cache."""
+    if record.get("format") != FORMAT:
+        return {}
+    return dict(record["epochs"])
+
+
+def _write_windows(windows: Windows) -> dict[str, Json]:
+    """Serialize the first window, and up to three others, as far as they fit into a record."""
+    rows: list[list[Json]] = []
+    bytes_left = RECORD_BYTES - 1024  # the rest is for the frame of the record
+    for budget, packed_window in windows.items():
+        bytes_left -= len(json.dumps([budget, packed_window])) + 1
+        if rows and (bytes_left < 0 or len(rows) == 4):
+            break
+        rows.append([budget, packed_window])
+    return {"format": FORMAT, "epochs": rows}
+
+
 # ── whether a window can go on ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_window_valid(
+def _is_window_valid(
     window: CacheWindow,
     log_replacements: Replacements,
     recall_replacements: Replacements,
@@ -185,7 +337,7 @@ def _changes_history(entry: Entry, first_version: int) -> bool:
     return entry.kind is not Kind.FACT and any(last >= first_version for _, last in entry.replaces)
 
 
-def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:
+def _group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:
     """Return the ids of the entries of other logs (a profile, another session) that a window shows, by log."""
     ids_by_log: dict[str, list[str]] = {}
     for id in window.ids:
@@ -195,7 +347,7 @@ def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str,
     return ids_by_log
 
 
-def is_label_current(shown_text: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
+def _is_label_current(shown_text: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
     """Return whether the shown text of an entry carries its current label; None means it is not shown here.
 
     An ended fact is not shown at all, and a tool call and its answer have no label.
@@ -208,6 +360,89 @@ def is_label_current(shown_text: str | None, period: Period, entry: Entry, momen
     if entry.kind is Kind.FACT:
         return period.doubt in shown_text and bool(period.doubt) == (DOUBT in shown_text)
     return label_at_end(shown_text).strip() == period.warning(moment)
+
+
+async def load_window_entries(
+    session: Readable, window: CacheWindow, context: Context
+) -> dict[str, Entry] | None:
+    """Return the entries that a window shows, redacted, by id; None if the window can no longer be continued.
+
+    That is the case if an entry it shows was erased, replaced or retracted, or has another label now.
+    """
+    storage = session.storage
+    head = await storage.head(context.id)
+    if head.epoch != window.generation:
+        return None
+    rows = await storage.get(window.ids) if window.ids else []
+    live = [row for row in rows if row is not None and row.state is State.LIVE]
+    if len(live) < len(rows):
+        return None
+    own_logs = find_own_logs(context)
+    foreign_ids = _group_foreign_ids(window, own_logs)
+    own_rows = [row for row in live if row.context in own_logs]
+    log_replacements = await replacements_at(storage, context.id, head, head.version)
+    recall_replacements = await replacements_at(storage, context.id, head, head.version, searchable=True)
+    if not _is_window_valid(window, log_replacements, recall_replacements, own_rows):
+        return None
+    if not await _are_foreign_entries_valid(storage, foreign_ids):
+        return None
+    entries = {entry.id: entry for entry in session.redactor.redact_entries(live)}
+    labels_are_current = await _are_labels_current(session, window, context, foreign_ids, live, entries)
+    return entries if labels_are_current else None
+
+
+async def _are_foreign_entries_valid(
+    storage: StorageBackend, ids_by_log: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return whether the entries shown of other logs are active there and may still be shown outside of them."""
+    for owner, ids in ids_by_log.items():
+        try:
+            context, head = await storage.context(owner), await storage.head(owner)
+        except SessionNotFoundError:
+            return False
+        if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
+            return False  # no other session may show a private log, or one without a namespace
+        replacements = await replacements_at(storage, owner, head, head.version)
+        for row in await storage.get(ids):
+            if row is None or replacements.replaced_by(row.version) is not None:
+                return False
+    return True
+
+
+async def _are_labels_current(
+    session: Readable,
+    window: CacheWindow,
+    context: Context,
+    foreign_ids: Mapping[str, Sequence[str]],
+    rows: Sequence[Entry],
+    entries: Mapping[str, Entry],
+) -> bool:
+    """Return whether no fact that is shown has ended by now, and every doubtful entry carries its label."""
+    storage = session.storage
+    rows_by_log: dict[str, list[Entry]] = {}
+    for row in rows:
+        owner = row.context if row.context in foreign_ids else context.id
+        rows_by_log.setdefault(owner, []).append(row)
+    heads = [await storage.head(owner) for owner in rows_by_log]
+    heads = [head for head in heads if head.version > head.messages]
+    if not heads:  # there are no facts
+        return True
+    labels = (await session.read_span(messages=1)).labels
+    texts = collect_visible_texts((), window.blocks, entries)
+    for head in heads:
+        owner = head.context
+        rows_of_log = rows_by_log[owner]
+        periods = labels.times
+        if owner != context.id:
+            periods = await valid_times_at(storage, owner, head, head.version)
+        for row in rows_of_log:
+            period = periods.get(row.version)
+            if period is None and row.kind is not Kind.FACT:
+                period = Period()
+            text, entry = texts.get(row.id), entries[row.id]
+            if period is None or not _is_label_current(text, period, entry, labels.moment):
+                return False
+    return True
 
 
 # ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +458,7 @@ def index_after_version(groups: Sequence[MessageGroup], after: int) -> int:
 
 def has_recalled(query: str, window: CacheWindow, groups: Sequence[MessageGroup], index: int) -> bool:
     """Return whether a window has a block for a query at the beginning of the newest turn, at `index`, or later."""
-    tag = tag_of_query(query)
+    tag = _tag_of_query(query)
     return any(
         block.tag == tag and index_after_version(groups, block.after) >= index for block in window.blocks
     )
@@ -265,7 +500,7 @@ def interleave_blocks(
     return nodes + blocks_by_index.get(len(groups), [])
 
 
-def tag_of_query(query: str) -> int:
+def _tag_of_query(query: str) -> int:
     """Return a hash of 16 bits that identifies a query."""
     digest = sha256(query.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[2:4], "big")
@@ -282,7 +517,7 @@ def build_recall_block(
     for piece in pieces:
         known_ids = [id for id in piece.sources if id in entries]
         quoted_pieces.append(QuotedPiece(piece.sources, quote_text(piece.text, known_ids, entries)))
-    return Block(after, tag_of_query(query), tuple(quoted_pieces))
+    return Block(after, _tag_of_query(query), tuple(quoted_pieces))
 
 
 def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piece, ...]:
@@ -321,66 +556,6 @@ def _text_of_part(part: Part) -> str:
             return part.text
         case _:
             return ""
-
-
-def covers_content(text: str | None, content: str) -> bool:
-    """Return whether the shown text of an entry (None if not shown) contains the content a recall would add."""
-    if text is None:
-        return False
-    if not condense.MARK.search(text):
-        return True
-    return all(fragment.strip() in text for fragment in _BREAK.split(content))
-
-
-def drop_visible_lines(content: str, shown_text: str | None) -> str:
-    """Return a recalled text without the lines that its entry shows already; "" if it shows every line.
-
-    `shown_text` is the shown text of the entry, None if there is none. Between lines that are not shown, an indented
-    line is only dropped with everything below the same line at the outermost depth: no object loses a part.
-    """
-    if shown_text is None:
-        return content
-    if covers_content(shown_text, content):
-        return ""
-    records = split_records(content)
-    is_visible = [_text_of_records(content, [record]) in shown_text for record in records]
-    if all(is_visible):
-        return ""
-    first, last = is_visible.index(False), len(records) - 1 - is_visible[::-1].index(False)
-    kept: list[int] = []
-    for part in split_outermost(records):
-        if _text_of_records(content, records[part.start : part.stop]) not in shown_text:
-            kept += [index for index in part if first <= index <= last]
-    return _keep_records(content, records, kept)
-
-
-def drop_repeated_lines(content: str, newer_texts: Sequence[str]) -> str:
-    """Return the output of a tool without long lines that newer texts show too, with the lines indented below them."""
-    newer_lines = {line for text in newer_texts for line in text.split("\n")}
-    if newer_lines.isdisjoint(content.split("\n")):
-        return content
-    records = split_records(content)
-    kept: list[int] = []
-    for part in split_outermost(records):
-        text = _text_of_records(content, records[part.start : part.stop])
-        is_repeated = len(text) >= LEAST_DROPPED and any(text in newer_text for newer_text in newer_texts)
-        if text and not is_repeated:  # marks are set again
-            kept += part
-    return _keep_records(content, records, kept)
-
-
-def _text_of_records(content: str, records: Sequence[Record]) -> str:
-    """Return successive records of a text without marks around them."""
-    return condense.MARK.sub("", content[records[0].start : records[-1].end]).strip()
-
-
-def _keep_records(content: str, records: Sequence[Record], kept: Sequence[int]) -> str:
-    """Return a text with marks for the records that are not kept; unchanged if that saves too little."""
-    kept_size = sum([records[index].end - records[index].start for index in kept])
-    if len(content) - kept_size < LEAST_DROPPED:
-        return content
-    text = condense.join_records(content, records, kept)
-    return text if condense.MARK.sub("", text).strip() else ""
 
 
 def visible_ids(groups: Iterable[MessageGroup]) -> frozenset[str]:

@@ -18,12 +18,11 @@ from acms.prompt import excerpts
 from acms.prompt import steps as content
 from acms.prompt.history import cache_window
 from acms.prompt.history.answers import AnswerSearch
-from acms.prompt.history.cache_window import Block, CacheWindow
+from acms.prompt.history.cache_window import Block, CacheWindow, WindowRecord, load_window_entries
 from acms.prompt.history.new_window import MIN_FILLED_SHARE, NewWindow
 from acms.prompt.history.placed import HistoryRead, PlacedHistory, find_missing_question
 from acms.prompt.history.reader import HistoryReader, HistoryRequest
 from acms.prompt.history.tool_outputs import CallCutter
-from acms.prompt.history.window_record import WindowRecord, load_window_entries
 from acms.prompt.resolve import LogRead
 from acms.text.chat_messages import EXCERPTS, EXCERPTS_AMONG, EXCERPTS_OF_TURN, FACTS, MORE_EXCERPTS
 
