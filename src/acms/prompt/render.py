@@ -70,15 +70,13 @@ from acms.prompt.resolve import (
     visible_entry_ids,
 )
 from acms.prompt.steps import (
-    Log,
+    HistoryAndRecall,
     Readable,
     RecallStep,
-    ShrinkingContent,
     Step,
     drop_earlier_sections,
     find_history_and_recall,
     replace_scopes,
-    replace_with_empty_scopes,
     scope_at_path,
 )
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
@@ -376,21 +374,19 @@ class _Renderer:
         """Read, decide, write and report; `read_content` turns the content of a plugin into steps."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._emit)
         message_limit = None
-        stable_indexes = None
+        stable_steps: HistoryAndRecall | None = None
         if self._limit is not None:
             message_limit = max(0, self._limit - self._codec.base(self._tools))
-            stable_indexes = find_history_and_recall(steps)
+            stable_steps = find_history_and_recall(steps)
         with span.stage("gather"):
-            other_steps = (
-                steps if stable_indexes is None else replace_with_empty_scopes(steps, *stable_indexes)
-            )
+            other_steps = steps if stable_steps is None else stable_steps.other_steps
             resolved = await Resolver(request, message_limit, read_content).resolve(other_steps)
-        if stable_indexes is None:
+        if stable_steps is None:
             is_whole = not resolved.recalls and all(log.complete for log in resolved.logs)
             self._sent_hashes = None if is_whole else frozenset()
             prompt = await self._recall_and_fit(resolved.tree, resolved, span)
         else:
-            prompt = await self._render_stable_history(steps, *stable_indexes, resolved, span)
+            prompt = await self._render_stable_history(stable_steps, resolved, span)
         await self._store_summaries(resolved, prompt.fitted)
         return self._build_rendered(resolved, prompt, previous, span)
 
@@ -406,17 +402,11 @@ class _Renderer:
     # ── the history that stays in place ─────────────────────────────────────────────────────────────────────────────
 
     async def _render_stable_history(
-        self,
-        steps: Sequence[Step],
-        history_index: int,
-        recall_index: int | None,
-        resolved: Resolved,
-        span: RenderSpan,
+        self, steps: HistoryAndRecall, resolved: Resolved, span: RenderSpan
     ) -> _SentPrompt:
         """Fit a prompt whose history and recall keep their positions, and store these positions."""
-        names = content.name_steps(steps)
-        path = f"{resolved.tree.id}/{names[history_index]}"
-        stable_history = await self._build_stable_history(steps, history_index, recall_index, resolved)
+        path = f"{resolved.tree.id}/{steps.name}"
+        stable_history = await self._build_stable_history(steps, resolved)
         # Without those of this history, which each attempt adds.
         other_logs, other_items = list(resolved.logs), dict(self._items)
         attempts = 0
@@ -426,8 +416,8 @@ class _Renderer:
             resolved.logs = other_logs if placed_history.log is None else [*other_logs, placed_history.log]
             self._items = dict(other_items)
             answers = stable_history.answers
-            if recall_index is not None and answers is not None and answers.items is not None:
-                self._items[f"{resolved.tree.id}/{names[recall_index]}"] = answers.items
+            if answers is not None and answers.items is not None:
+                self._items[f"{resolved.tree.id}/{steps.recall_name}"] = answers.items
             scope = replace(
                 scope_at_path(resolved.tree, path),
                 children=placed_history.wrap_blocks(),
@@ -455,25 +445,16 @@ class _Renderer:
             self._warnings.append(REPEATED_QUESTION)
         return prompt
 
-    async def _build_stable_history(
-        self, steps: Sequence[Step], history_index: int, recall_index: int | None, resolved: Resolved
-    ) -> StableHistory:
+    async def _build_stable_history(self, steps: HistoryAndRecall, resolved: Resolved) -> StableHistory:
         """Return the object that places a history and its recall in the tokens left by everything else."""
         assert self._budget is not None
         assert self._limit is not None
-        names = content.name_steps(steps)
-        history = steps[history_index]
-        assert isinstance(history, ShrinkingContent)
-        (log,) = history.steps
-        assert isinstance(log, Log)
-        recall = None if recall_index is None else steps[recall_index]
-        assert recall is None or isinstance(recall, RecallStep)
-        tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
+        session, recall = steps.log.session, steps.recall
+        tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), steps.priority)
         other_content = await self._fit_without_history(tree, resolved)
-        names_behind = set(names[history_index + 1 :])
         question_follows = False
         for placement in other_content.placed:
-            is_behind = placement.path.split("/", 2)[1] in names_behind
+            is_behind = placement.path.split("/", 2)[1] in steps.names_behind
             if is_behind and placement.message.role is Role.USER and not placement.pieces:
                 question_follows = True
 
@@ -483,7 +464,7 @@ class _Renderer:
         if recall is not None:
             answers = AnswerSearch(
                 step=recall,
-                session=log.session,
+                session=session,
                 codec=self._codec,
                 budget=budget,
                 block_cost=block_cost,
@@ -492,7 +473,7 @@ class _Renderer:
                 ),
             )
         request = HistoryRequest(
-            session=log.session,
+            session=session,
             answers=answers,
             codec=self._codec,
             budget=budget,
@@ -501,9 +482,9 @@ class _Renderer:
             question_follows=question_follows,
             has_tools=bool(self._tools),
             entries=self._entries,
-            first=log.first,
+            first=steps.log.first,
         )
-        record_name = cache_window.name_record(self._codec, names[history_index], log, recall)
+        record_name = cache_window.name_record(self._codec, steps.name, steps.log, recall)
         return StableHistory(request, record_name=record_name, prompt_budget=self._budget)
 
     async def _fit_without_history(self, tree: Scope, resolved: Resolved) -> FittedPrompt:

@@ -571,48 +571,64 @@ def _sessions_of_steps(steps: Sequence[Step | Node]) -> Iterator[Readable]:
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
-    """Return the index of the history that keeps its position between turns, and that of its recall.
+class HistoryAndRecall(NamedTuple):
+    """The history that keeps its position between turns, and its recall, among the steps of a prompt."""
+
+    log: Log
+    priority: int
+    #: Name of the scope of the history, and of those behind it.
+    name: str
+    names_behind: frozenset[str]
+    #: The recall and the name of its scope; None and "" without one.
+    recall: RecallStep | None
+    recall_name: str
+    #: All steps, with empty scopes where the history and its recall are.
+    other_steps: Sequence[Step]
+
+
+def find_history_and_recall(steps: Sequence[Step]) -> HistoryAndRecall | None:
+    """Return the history that keeps its position between turns, and its recall.
 
     None unless exactly one step shows the newest messages of a session in a window with slack. A recall with `in_place`
-    is not returned, since the caller chose its position.
+    does not count, since the caller chose its position.
     """
-    histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
-    if len(histories) != 1:
+    logs = [_log_of_history(step) for step in steps]
+    indexes = [index for index, log in enumerate(logs) if log is not None]
+    if len(indexes) != 1:
         return None
-    session = _session_of_history(steps[histories[0]])
-    assert session is not None
-    for index, step in enumerate(steps):
-        if isinstance(step, RecallStep) and not step.in_place and _is_same_session(step.session, session):
-            return histories[0], index
-    return histories[0], None
+    index = indexes[0]
+    history, log = steps[index], logs[index]
+    assert isinstance(history, ShrinkingContent)
+    assert log is not None
+    names = name_steps(steps)
+    other_steps = list(steps)
+    other_steps[index] = FixedNode(Scope(id=names[index], priority=history.priority))
+    recall: RecallStep | None = None
+    recall_name = ""
+    for number, step in enumerate(steps):
+        if isinstance(step, RecallStep) and not step.in_place and _is_same_session(step.session, log.session):
+            recall, recall_name = step, names[number]
+            other_steps[number] = FixedNode(Scope(id=recall_name))
+            break
+    names_behind = frozenset(names[index + 1 :])
+    return HistoryAndRecall(
+        log, history.priority, names[index], names_behind, recall, recall_name, other_steps
+    )
 
 
-def _session_of_history(step: Step) -> Readable | None:
-    """Return the session if a step shows its newest messages and nothing else."""
+def _log_of_history(step: Step) -> Log | None:
+    """Return the log if a step shows its newest messages and nothing else."""
     if not isinstance(step, ShrinkingContent) or step.newest is not None or len(step.steps) != 1:
         return None
     strategy, log = step.strategy, step.steps[0]
     if not isinstance(strategy, Window) or not strategy.slack:
         return None
-    return log.session if isinstance(log, Log) else None
+    return log if isinstance(log, Log) else None
 
 
 def _is_same_session(first: Readable, second: Readable) -> bool:
     has_same_end = first.ends_at == second.ends_at
     return first.session_id == second.session_id and first.storage == second.storage and has_same_end
-
-
-def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
-    """Return the steps with empty scopes of the same names where a history and its recall are."""
-    names = name_steps(steps)
-    step = steps[history]
-    assert isinstance(step, ShrinkingContent)
-    new_steps = list(steps)
-    new_steps[history] = FixedNode(Scope(id=names[history], priority=step.priority))
-    if recall is not None:
-        new_steps[recall] = FixedNode(Scope(id=names[recall]))
-    return new_steps
 
 
 def has_moving_content(step: Step | Node) -> bool:
