@@ -462,8 +462,10 @@ def prompt_messages_of_entry(
 
     A compaction by one of the `vendors` is given back word for word, unless a label says that it is outdated.
     """
-    compacted_parts = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
-    if entry.kind is not Kind.SUMMARY or not compacted_parts or label:
+    compacted_parts: list[Raw] = []
+    if entry.kind is Kind.SUMMARY and not label:
+        compacted_parts = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
+    if not compacted_parts:
         return (prompt_message_of_entry(entry, counter, label),)
     messages: list[PromptMessage] = []
     for part in compacted_parts:

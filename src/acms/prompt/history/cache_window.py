@@ -458,7 +458,7 @@ def index_after_version(groups: Sequence[MessageGroup], after: int) -> int:
 
 def has_recalled(query: str, window: CacheWindow, groups: Sequence[MessageGroup], index: int) -> bool:
     """Return whether a window has a block for a query at the beginning of the newest turn, at `index`, or later."""
-    tag = _tag_of_query(query)
+    tag = tag_of_query(query)
     return any(
         block.tag == tag and index_after_version(groups, block.after) >= index for block in window.blocks
     )
@@ -500,7 +500,7 @@ def interleave_blocks(
     return nodes + blocks_by_index.get(len(groups), [])
 
 
-def _tag_of_query(query: str) -> int:
+def tag_of_query(query: str) -> int:
     """Return a hash of 16 bits that identifies a query."""
     digest = sha256(query.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[2:4], "big")
@@ -517,7 +517,7 @@ def build_recall_block(
     for piece in pieces:
         known_ids = [id for id in piece.sources if id in entries]
         quoted_pieces.append(QuotedPiece(piece.sources, quote_text(piece.text, known_ids, entries)))
-    return Block(after, _tag_of_query(query), tuple(quoted_pieces))
+    return Block(after, tag_of_query(query), tuple(quoted_pieces))
 
 
 def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piece, ...]:

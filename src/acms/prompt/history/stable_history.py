@@ -73,11 +73,30 @@ class StableHistory:
         self._previous = self._record.own_window
         if window is None:
             return None
+        if await self._asks_another_question(window, context):
+            # It is no next turn of the stored window, by whose turns `_reserve` must not judge it.
+            self._previous = None
+            return None
         entries = await load_window_entries(self._request.session, window, context)
         if entries is None:
             return None
         self._request.entries.update(entries)
         return window
+
+    async def _asks_another_question(self, window: CacheWindow, context: Context) -> bool:
+        """Return whether a question without tools is not the one of the newest block, but nothing was written since.
+
+        Then a new window begins, and nothing of the stored one has to be read.
+        """
+        request, answers = self._request, self.answers
+        is_asked_at_end = request.question_follows and not request.has_tools
+        if answers is None or not window.blocks or not is_asked_at_end:
+            return False
+        newest = window.blocks[-1]
+        if newest.tag == cache_window.tag_of_query(answers.step.query):
+            return False
+        head = await request.session.storage.head(context.id)
+        return head.version == newest.after
 
     async def commit(self, placed: PlacedHistory, fitted: FittedPrompt, path: str, request_hash: str) -> bool:
         """Store the positions; return False if the history must be placed again.
