@@ -7,7 +7,7 @@ log keeps everything; a request made of it ends where the list ends.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from acms.model import Entry, Role, ToolCall
@@ -78,11 +78,13 @@ def _is_turn_unfinished(entries: Sequence[Entry]) -> bool:
 
 def hide_entries(session: ACMS, hidden_ids: Collection[str]) -> Readable:
     """Return a session without some entries, as a prompt reads it; tool groups go as a whole."""
-    return _Without(session, frozenset(hidden_ids)) if hidden_ids else session.internals
+    if not hidden_ids:
+        return session.internals
+    return cast("Readable", _Without(session.internals, frozenset(hidden_ids)))
 
 
 class _Without(SelectedLog):
-    def __init__(self, session: ACMS, hidden: frozenset[str]) -> None:
+    def __init__(self, session: Readable, hidden: frozenset[str]) -> None:
         super().__init__(session, lambda unit: all(entry.id not in hidden for entry in unit.entries))
         self._hidden = hidden
 
@@ -92,4 +94,4 @@ class _Without(SelectedLog):
         return "list"
 
     async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
-        return await super().recall_for_prompt(query, exclude={*exclude, *self._hidden}, **how)
+        return await self.session.recall_for_prompt(query, exclude={*exclude, *self._hidden}, **how)

@@ -8,65 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from acms.log.active_entries import EntryGroup
 from acms.model import Entry
-from acms.prompt.steps import Readable, SessionOrView
+from acms.prompt.steps import Readable
 
 if TYPE_CHECKING:
-    from acms.ports import StorageBackend, TokenCounter
-    from acms.privacy.redactor import Redactor
-    from acms.prompt.render_log import RenderLog
     from acms.recall.window import LogSpan
-    from acms.results import ContextItems
 
 
 class SelectedLog:
     """A session as a prompt reads it, without the units of entries that are not to be shown."""
 
-    def __init__(self, session: Readable | SessionOrView, shows: Callable[[EntryGroup[Entry]], bool]) -> None:
-        self._session = session.internals if isinstance(session, SessionOrView) else session
+    def __init__(self, session: Readable, shows: Callable[[EntryGroup[Entry]], bool]) -> None:
+        self.session = session
         self._shows = shows
 
-    @property
-    def session_id(self) -> str:
-        """The caller's name for the conversation."""
-        return self._session.session_id
-
-    @property
-    def ends_at(self) -> int | str | None:
-        """The version at which it ends, or its tag; None for a session, which goes on."""
-        return self._session.ends_at
-
-    @property
-    def effort(self) -> float:
-        """Share of a prompt's budget that the recall for a turn may take."""
-        return self._session.effort
-
-    @property
-    def counter(self) -> TokenCounter:
-        """How the tokens of its messages are counted."""
-        return self._session.counter
-
-    @property
-    def storage(self) -> StorageBackend:
-        """Where its log lies."""
-        return self._session.storage
-
-    @property
-    def redactor(self) -> Redactor:
-        """The redaction applied to its entries."""
-        return self._session.redactor
-
-    @property
-    def render_log(self) -> RenderLog | None:
-        """The log of its renders, or None if they are not kept."""
-        return getattr(self._session, "render_log", None)
-
-    async def context_id(self) -> str | None:
-        """Return the id of its log; None while nothing was written."""
-        return await self._session.context_id()
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the session: only what is read of its log differs."""
+        return getattr(self.session, name)
 
     async def read_span(self, *, budget: int | None = None, **options: Any) -> LogSpan:
         """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget.
@@ -77,7 +38,7 @@ class SelectedLog:
         hidden_tokens = 0
         while True:
             read_budget = None if budget is None else budget + hidden_tokens
-            span = await self._session.read_span(budget=read_budget, **options)
+            span = await self.session.read_span(budget=read_budget, **options)
             units = [unit for unit in span.units if self._shows(unit)]
             hidden = [unit for unit in span.units if not self._shows(unit)]
             newly_hidden_tokens = sum(entry.tokens for unit in hidden for entry in unit.entries)
@@ -85,14 +46,9 @@ class SelectedLog:
                 return replace(span, units=units)
             hidden_tokens = newly_hidden_tokens
 
-    async def recall_for_prompt(
-        self, query: str, *, exclude: Iterable[str] = (), **options: Any
-    ) -> ContextItems:
-        """Return the recalled items that a prompt shows with its history."""
-        return await self._session.recall_for_prompt(query, exclude=exclude, **options)
 
-
-def show_only(session: Readable | SessionOrView, ids: Iterable[str]) -> SelectedLog:
+def show_only(session: Readable, ids: Iterable[str]) -> Readable:
     """Return a session of which only some entries are shown; a tool call with its results if one of them is."""
     shown_ids = frozenset(ids)
-    return SelectedLog(session, lambda unit: any(entry.id in shown_ids for entry in unit.entries))
+    selected = SelectedLog(session, lambda unit: any(entry.id in shown_ids for entry in unit.entries))
+    return cast("Readable", selected)
