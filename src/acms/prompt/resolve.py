@@ -232,8 +232,7 @@ class Resolver:
             if step.newest is not None:
                 groups = content.select_newest_groups(groups, step.newest)
             else:
-                summaries = self._find_summaries()
-                groups = content.mark_summaries_mandatory(groups, summaries, self._codec.cost, tokens)
+                groups = content.mark_summaries_mandatory(groups, self._codec.cost, tokens)
             nodes = tuple(content.mark_newest_mandatory(groups))
         return Scope(
             id=name,
@@ -341,14 +340,6 @@ class Resolver:
             recent_units, older_units = units[-1:], units[:-1]
         labels = span.labels.by_id(recent_units, older_units)
         return content.build_groups(units, session.counter.name, self._codec.vendors, labels)
-
-    def _find_summaries(self) -> set[str]:
-        """Return the ids of the summaries that were read."""
-        ids: set[str] = set()
-        for log in self._resolved.logs:
-            for unit in log.span.units:
-                ids.update(entry.id for entry in unit.entries if entry.kind is Kind.SUMMARY)
-        return ids
 
     async def _add_log(
         self, span: LogSpan, view: Readable, complete: bool, *, first: int = 0, summary: str = ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -18,6 +17,7 @@ from acms.errors import ValidationError
 from acms.knowledge import Scope as SearchScope
 from acms.log import compacted, provider_messages, repair, validation
 from acms.log.active_entries import EntryGroup, Replacements, rendered_role
+from acms.log.encoding import is_summary_id
 from acms.log.trust import is_instruction, trust_of_entry
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Origin, Part, Raw, Reasoning, Role, Text, ToolResult
@@ -747,19 +747,16 @@ def find_newest_non_system(units: Sequence[MessageGroup]) -> int:
 
 
 def mark_summaries_mandatory(
-    groups: Sequence[MessageGroup],
-    summaries: AbstractSet[str],
-    cost: Callable[[PromptMessage], int],
-    room: int | None,
+    groups: Sequence[MessageGroup], cost: Callable[[PromptMessage], int], room: int | None
 ) -> list[MessageGroup]:
-    """Return groups in which the newest of some summaries must stay, as far as they take half of `room` at most.
+    """Return groups in which the newest summaries must stay, as far as they take half of `room` at most.
 
-    `summaries` are the ids of the summaries; with None as `room` all of them must stay.
+    With None as `room` all of them must stay.
     """
     tokens = 0
     newest_first: list[MessageGroup] = []
     for group in reversed(groups):
-        if any(not summaries.isdisjoint(message.sources) for message in group.messages):
+        if any(map(is_summary_id, group.sources)):
             tokens += sum(map(cost, group.messages))
             fits = room is None or tokens <= room // 2
             group = group._replace(mandatory=group.mandatory or fits)
