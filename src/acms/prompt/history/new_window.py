@@ -280,7 +280,8 @@ class NewWindow:
 
     def _list_call_tokens(self, groups: Sequence[MessageGroup]) -> list[int]:
         """Return the tokens of each turn's whole tool calls and outputs, oldest first."""
-        return turns.call_tokens_by_turn(groups, [self._request.cost([group]) for group in groups])
+        costs = [self._request.cost([group]) if is_call(group) else 0 for group in groups]
+        return turns.call_tokens_by_turn(groups, costs)
 
     def _reserve(self, tool_tokens: int, used_tool_tokens: int) -> int | None:
         """Return the tokens that a filled window leaves free for its turn, or None if more turns must fit.
