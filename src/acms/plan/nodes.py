@@ -7,7 +7,8 @@ such as pins and recalled items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -139,6 +140,48 @@ Node: TypeAlias = Scope | MessageGroup | ComposedMessage
 def is_path_inside(path: str, scope_path: str) -> bool:
     """Return whether a path of the tree is that of a scope, or of something in it."""
     return f"{path}/".startswith(f"{scope_path}/")
+
+
+def replace_scopes(tree: Scope, scopes: Mapping[str, Scope], path: str = "") -> Scope:
+    """Return a tree with other scopes at some paths."""
+    path = path or tree.id
+    children: list[Node] = []
+    for node in tree.children:
+        if isinstance(node, Scope):
+            inner_path = f"{path}/{node.id}"
+            if inner_path in scopes:
+                node = scopes[inner_path]
+            elif any(scope_path.startswith(f"{inner_path}/") for scope_path in scopes):
+                node = replace_scopes(node, scopes, inner_path)
+        children.append(node)
+    return replace(tree, children=tuple(children))
+
+
+def scope_at_path(tree: Scope, path: str) -> Scope:
+    """Return the scope at a path of a tree."""
+    _, *names = path.split("/")
+    for name in names:
+        tree = next(node for node in tree.children if isinstance(node, Scope) and node.id == name)
+    return tree
+
+
+def drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
+    """Return a tree without the content that shrinks before a priority, and the sum of the floors of that content.
+
+    A floor is the number of tokens to which a section can shrink, so the floors must stay free.
+    """
+    children: list[Node] = []
+    floors = 0
+    for node in tree.children:
+        # The highest priority number shrinks first.
+        if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
+            floors += node.floor
+            node = Scope(id=node.id)
+        elif isinstance(node, Scope):
+            node, inner_floors = drop_earlier_sections(node, priority)
+            floors += inner_floors
+        children.append(node)
+    return replace(tree, children=tuple(children)), floors
 
 
 # ── results of a fit ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,6 +36,9 @@ from acms.plan.nodes import (
     PlacedMessage,
     Scope,
     Window,
+    drop_earlier_sections,
+    replace_scopes,
+    scope_at_path,
 )
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import pair_tool_calls
@@ -74,10 +77,7 @@ from acms.prompt.steps import (
     Readable,
     RecallStep,
     Step,
-    drop_earlier_sections,
     find_history_and_recall,
-    replace_scopes,
-    scope_at_path,
 )
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger

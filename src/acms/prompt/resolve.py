@@ -22,6 +22,8 @@ from acms.plan.nodes import (
     Truncate,
     Window,
     is_path_inside,
+    replace_scopes,
+    scope_at_path,
 )
 from acms.plan.tool_groups import join_answers
 from acms.ports import Codec
@@ -521,7 +523,7 @@ def drop_repeated_recalls(
             history_ids.isdisjoint(piece.sources) for piece in placement.pieces
         ):
             continue
-        scope = content.scope_at_path(tree, placement.path)
+        scope = scope_at_path(tree, placement.path)
         blocks: list[Node] = []
         for node in scope.children:
             if isinstance(node, ComposedMessage):
@@ -529,4 +531,4 @@ def drop_repeated_recalls(
                 if pieces:
                     blocks.append(node._replace(pieces=pieces))
         scopes[placement.path] = replace(scope, children=tuple(blocks))
-    return content.replace_scopes(tree, scopes) if scopes else None
+    return replace_scopes(tree, scopes) if scopes else None
