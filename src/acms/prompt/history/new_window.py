@@ -71,6 +71,8 @@ class NewWindow:
         #: What is recalled, and the calls of the turn that are only named.
         self._answers = Answers()
         self._named_calls: tuple[Piece, ...] = ()
+        #: Raw tokens of each group that was read.
+        self._whole_costs = [request.cost([group]) for group in history.groups]
         #: The groups with their outputs cut, and the raw tokens of each.
         self._cut_groups: list[MessageGroup] = []
         self._costs: list[int] = []
@@ -136,9 +138,9 @@ class NewWindow:
         """
         request, groups = self._request, self.history.groups
         budget = request.budget - request.cost(self.history.front)
-        is_whole = self.history.is_complete and request.cost(groups) <= budget
+        is_whole = self.history.is_complete and sum(self._whole_costs) <= budget
         older_groups = groups[: min(self._turn_start, len(groups) - 1)]
-        newest_cost = request.cost(groups[-1:])
+        newest_cost = sum(self._whole_costs[-1:])
         if request.question_follows and newest_cost > max(budget, request.prompt_budget // 2):
             older_groups = groups  # the newest message alone does not fit beside the question
         long_limits = {} if is_whole else self._cutter.limit_long_messages(older_groups)
@@ -148,7 +150,10 @@ class NewWindow:
         else:
             self.limits = self._limit_outputs_of_turn(condensed_groups, limits, budget - reserved_tokens)
         self._cut_groups = self._cutter.cut(groups, self.limits)
-        self._costs = [request.cost([group]) for group in self._cut_groups]
+        self._costs = list(self._whole_costs)
+        for index, cut_group in enumerate(self._cut_groups):
+            if cut_group is not groups[index]:
+                self._costs[index] = request.cost([cut_group])
 
     def _limit_outputs_of_turn(
         self, condensed_groups: Sequence[MessageGroup], limits: Mapping[int, int], budget: int
@@ -190,7 +195,7 @@ class NewWindow:
     def _find_newest_that_fit(self, budget: int, answer_tokens: int) -> int:
         groups, costs, recalls = self._cut_groups, self._costs, self._request.answers is not None
         is_whole = self.history.is_complete or (not recalls and self.history.span.whole)
-        is_cut = sum(costs) < self._request.cost(self.history.groups)
+        is_cut = sum(costs) < sum(self._whole_costs)
         if is_whole and sum(costs) <= budget - (answer_tokens if is_cut else 0):
             return 0
         last_index = len(groups) - 1
@@ -406,7 +411,7 @@ class NewWindow:
         for index in reversed(range(start, end)):
             group = self.history.groups[index]
             cost = self._costs[index]
-            is_cut = cost < self._request.cost([group])
+            is_cut = cost < self._whole_costs[index]
             if is_cut and free_tokens >= LEAST_SHOWN:
                 self.limits[group.first] = self._cutter.limit_within(group, cost + free_tokens)
                 self._cut_again(index)

@@ -93,8 +93,9 @@ class CallCutter:
             if tokens[1] < tokens[0]:  # the marks of a cut may take more than it saves
                 shown[-1] = shortened
                 cuts.update(dict.fromkeys(original.sources, tokens))
-        if cuts:
-            self.last_cuts[group.first] = cuts
+        if not cuts:
+            return group
+        self.last_cuts[group.first] = cuts
         return group._replace(messages=tuple(shown))
 
     def _cut_message(self, message: PromptMessage, limit: int, question: str) -> PromptMessage:
