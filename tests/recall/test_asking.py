@@ -48,3 +48,25 @@ async def test_a_question_asked_in_fewer_words_is_no_answer() -> None:
         await session.ingest("user", "And what is the deadline for the garden report?")
         items = await session.recall("garden report deadline", budget=200, relevant_only=True)
         assert [item.id for item in items.best(1)] == [answer]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Quelles règles t'ai-je données ?", "Règles : pas de requêtes SQL dans les vues."),
+        ("¿Qué reglas te di para los importes?", "Reglas: los importes siempre en Decimal."),
+        ("Welche Regeln habe ich dir gegeben?", "Meine Regeln: keine Abfragen in den Ansichten."),
+        ("제가 말한 규칙이 뭐였죠?", "규칙: 항상 존댓말로 답해 주세요."),
+        ("How do I roll back the Napera service?", "Napera needs a rollback of the schema first."),
+    ],
+)
+async def test_a_stored_question_finds_the_same_in_every_language(question: str, answer: str) -> None:
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await session.ingest("user", answer)
+        for number in range(40):
+            await session.ingest("user", f"numero_{number}.py est correct.")
+        before = await session.recall(question, budget=300, relevant_only=True)
+        await session.ingest("user", question)
+        after = await session.recall(question, budget=300, relevant_only=True)
+        assert answer in [item.content for item in before]
+        assert [item.id for item in after] == [item.id for item in before]

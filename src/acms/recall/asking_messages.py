@@ -8,7 +8,7 @@ word but 140 with the newest, and none of them answers it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from acms.recall.corpus import Corpus
 from acms.recall.index import NO_POSITIONS, Ints
 from acms.recall.query import Query, QueryWord, contentless_terms, parse_query
 from acms.text.function_words import QUESTION_MARKS
+from acms.text.index_record import sign_words
 from acms.text.tokenizer import function_terms, primary_term, split_words
 
 ROUTINE_REPETITIONS = 3
@@ -63,11 +64,12 @@ async def _find_query(storage: StorageBackend, corpus: Corpus, query: Query, tex
     A message with other words around the same subject is the query only if it asks something: "The deadline is March
     15." answers "Is the deadline March 15?".
     """
-    for position in _find_possible_queries(corpus, query.resolve_names(corpus.count_holders)):
+    query_words = split_words(text)
+    for position in _find_possible_queries(corpus, query.resolve_names(corpus.count_holders), query_words):
         content = await _read_content(storage, corpus, position)
         if content is None:
             continue
-        is_verbatim = split_words(content) == split_words(text)
+        is_verbatim = split_words(content) == query_words
         if is_verbatim or content.rstrip().endswith(QUESTION_MARKS):
             return position, is_verbatim
     return -1, False
@@ -83,12 +85,24 @@ def repeats_query(corpus: Corpus, query: Query, position: int) -> bool:
     return entry_terms - function_terms() <= query_terms
 
 
-def _find_possible_queries(corpus: Corpus, query: Query) -> list[int]:
-    """Return the positions of the newest entry and the newest one of the user, if their words are those of a query."""
-    if not len(corpus) or not query.words:
+def _find_possible_queries(corpus: Corpus, query: Query, query_words: Sequence[str]) -> list[int]:
+    """Return the positions of the newest entry and the newest one of the user that may be a query.
+
+    Their words are all those of its text, or those that it searches for, function words aside.
+    """
+    if not len(corpus) or not query_words:
         return []
     newest = dict.fromkeys((len(corpus) - 1, corpus.newest_of_user))
-    return [position for position in newest if position >= 0 and repeats_query(corpus, query, position)]
+    signatures = corpus.column("exact")
+    query_signature = sign_words(query_words)
+    possible: list[int] = []
+    for position in newest:
+        if position < 0:
+            continue
+        has_same_words = int(signatures[position]) == query_signature
+        if has_same_words or (query.words and repeats_query(corpus, query, position)):
+            possible.append(position)
+    return possible
 
 
 # ── follow-ups ─────────────────────────────────────────────────────────────────────────────────────────────────────

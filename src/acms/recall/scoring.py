@@ -88,6 +88,7 @@ def score_messages(corpus: Corpus, query: Query, asking_positions: Ints = NO_POS
         meaning_own, meaning = _standardize_cosines(corpus, cosines, cosine_stats)
         relevance = relevance + np.float32(NATS_PER_DEVIATION) * np.maximum(0, meaning)
     relevance = relevance * _speaker_factor(corpus, query)
+    relevance[asking_positions] = 0
     return Scores(
         words.own,
         words.near,

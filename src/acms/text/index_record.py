@@ -67,14 +67,13 @@ def encode_index_record(draft: Draft, id: str) -> bytes:
     counts = _count_index_terms(draft, content, words)
     repeated_terms = sorted([term for term, count in counts.items() if count != 1])
     single_terms = sorted([term for term, count in counts.items() if count == 1])
-    unique_words = " ".join(sorted(set(words)))
     header = HEADER.pack(
         min(to_microseconds(draft.created_at) // MINUTE_MICROSECONDS, 0x7FFFFFFF),
         min(draft.tokens, 0xFFFFFFFF),
         draft.episode,
         nonce.encode(),
         _flags_of(draft),
-        crc32(unique_words.encode()) & 0xFFFF,
+        sign_words(words),
         len(label),
         len(group),
         len(counts),
@@ -84,6 +83,11 @@ def encode_index_record(draft: Draft, id: str) -> bytes:
     del terms[3::4]  # a term has 24 bits: the highest of its four bytes is 0
     repetitions = bytes([min(counts[term], 255) for term in repeated_terms])
     return header + label + group + terms + repetitions
+
+
+def sign_words(words: Sequence[str]) -> int:
+    """Return the signature of some words: texts with the same words, in any order, have the same one."""
+    return crc32(" ".join(sorted(set(words))).encode()) & 0xFFFF
 
 
 def _count_index_terms(draft: Draft, content: str, words: list[str]) -> dict[int, int]:
