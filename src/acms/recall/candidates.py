@@ -216,6 +216,8 @@ class _PastCandidates:
         self._demotions: Mapping[int, Demotion] = {}
         #: Positions of a question and its answer, by both.
         self._exchanges: Mapping[int, tuple[int, int]] = {}
+        #: Positions of the questions of the assistant that no answer is known of.
+        self._unanswered: Collection[int] = frozenset()
         self.trims: dict[str, Demotion] = {}
 
     def in_order(self) -> list[Candidate]:
@@ -231,7 +233,8 @@ class _PastCandidates:
             self._demotions = _find_superseded(corpus, documents, families, conditions)
         if conditions.answers_only:
             exchanges = find_exchanges(corpus, ranking)
-            self._exchanges = {key: pair for key, pair in exchanges.items() if self._may_pair(pair)}
+            self._exchanges = {key: pair for key, pair in exchanges.pairs.items() if self._may_pair(pair)}
+            self._unanswered = exchanges.of_assistant.difference(self._exchanges)
             for version, position, family in zip(
                 (documents + 1).tolist(), ranking.positions.tolist(), families, strict=True
             ):
@@ -285,6 +288,7 @@ class _PastCandidates:
         is_plain = (groups < 0) & (relevances >= conditions.min_relevance)
         if conditions.answers_only:
             is_plain &= ranking.find_answers(ranking.positions)
+            is_plain &= ~np.isin(ranking.positions, list(self._unanswered))
         return is_plain.tolist()
 
     def _collect_or_reject(
@@ -292,7 +296,7 @@ class _PastCandidates:
     ) -> None:
         """Collect an entry, or the tool group it belongs to, as a candidate unless a rule rejects it."""
         version = document + 1
-        end = position
+        positions = [position]
         hidden_reason = ""
         exchange = self._exchanges.get(position)
         if group < 0 and exchange is None:
@@ -301,40 +305,43 @@ class _PastCandidates:
             if exchange is None:
                 unit, hidden_reason = group_at_index(self._corpus, position)
             else:
-                position = exchange[0]
                 documents = map(self._corpus.document, exchange)
                 unit = EntryGroup(tuple(map(self._corpus.snapshot.doc, documents)))
             self._considered_versions.update(entry.version for entry in unit.entries)
             positions = [self._corpus.position_of(entry.version - 1) for entry in unit.entries]
             group_candidate = build_candidate(unit, _source_of_group(unit), self._frame)
             candidate = _rank_group(group_candidate, self._ranking, positions)
-            end = positions[-1]
         is_current = self._episodes[document] == self._current_episode
         if hidden_reason:
             rejection = Choice(candidate, False, "hidden", hidden_reason)
         else:
-            rejection = self._reject(candidate, version, family, position, is_current)
+            rejection = self._reject(candidate, version, family, positions, is_current)
         if rejection is not None:
             self._rejections.append(rejection)
             return
         self._best_duplicates.setdefault(family, version)
-        self._candidates.append((end, candidate))
+        self._candidates.append((positions[-1], candidate))
         if version in self._demotions and not is_current:  # messages of the current episode are shown whole
             self.trims[candidate.unit.entries[0].id] = self._demotions[version]
 
     def _reject(
-        self, candidate: Candidate, version: int, family: int, position: int, is_current: bool
+        self, candidate: Candidate, version: int, family: int, positions: Sequence[int], is_current: bool
     ) -> Choice | None:
-        """Return the rejection of a unit by the first rule that applies, or None."""
+        """Return the rejection of a unit by the first rule that applies, or None.
+
+        A unit answers the query if any of its entries does.
+        """
         conditions = self._conditions
         if _is_excluded(candidate, conditions):
             return Choice(candidate, False, "excluded", EXCLUDED_REASON)
-        if not self._ranking.allows(position):
+        if not self._ranking.allows(positions[0]):
             return Choice(candidate, False, "filter", FILTERED_REASON)
         if is_current and not conditions.include_current:
             return Choice(candidate, False, "current_episode", CURRENT_EPISODE_REASON)
-        if conditions.answers_only and not self._ranking.find_answers(np.array([position]))[0]:
-            return Choice(candidate, False, "cutoff", self._ranking.why_no_answer(position))
+        if conditions.answers_only and not self._ranking.find_answers(np.array(positions)).any():
+            return Choice(candidate, False, "cutoff", self._ranking.why_no_answer(positions[0]))
+        if positions[0] in self._unanswered:
+            return Choice(candidate, False, "unanswered", "a question of the assistant without its answer")
         if candidate.relevance < conditions.min_relevance and candidate.topic != Topic.USER_WORDS:
             reason = f"below the minimum relevance of {conditions.min_relevance:.2f}"
             return Choice(candidate, False, "min_relevance", reason)
