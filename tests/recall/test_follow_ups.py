@@ -63,3 +63,15 @@ async def test_a_pasted_text_is_no_subject() -> None:
     await session.ingest("user", "lamp " + " ".join(f"word{number}" for number in range(60)))
     rendered = await _render(session, "And how much is it at most?")
     assert SEARCHED not in rendered.warnings
+
+
+@pytest.mark.parametrize("reply", ["12", "again", "Why?", "yes!"])
+async def test_a_bare_reply_recalls_no_earlier_exchange(reply: str) -> None:
+    """A child answers a tutor: an old question beside the new one would make the answer look wrong."""
+    session = ACMS("s", open_storage("memory://"), None)
+    for number in range(120):
+        first, second = number % 7 + 2, number % 8 + 2
+        replies = ("ok", "again", "next", str(first * second), "why?", "yes!", "12")
+        await session.ingest("user", replies[number * number % 13 % 7])
+        await session.ingest("assistant", f"What is {first} times {second}?")
+    assert (await _render(session, reply)).use.recalled == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from statistics import median
 
 import pytest
@@ -107,3 +108,32 @@ async def test_a_rare_word_recalls_before_any_vector_is_stored() -> None:
     async with ACMS("new", storage, "auto", namespace="user:1") as session:
         rendered = await _render(session, "What is my dog's name?", budget=1_000)
     assert "Pepper" in json.dumps(rendered.payload["messages"][:-1])
+
+
+async def _update(session: ACMS) -> None:
+    """Say in another session, a day later, what changed."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    async with ACMS("later", session.storage, None, namespace="user:1") as later:
+        text = "The vet has changed the drops of Pepper to tablets."
+        await later.ingest("user", text, created_at=tomorrow)
+
+
+async def test_an_update_is_shown_with_the_statement_that_a_rare_word_finds(new_session: ACMS) -> None:
+    await _update(new_session)
+    question = "Which of the two shops near the station sells biscuits for my dog on Sundays?"
+    rendered = await _render(new_session, question, budget=1_000)
+    excerpts = json.dumps(rendered.payload["messages"][:-1])
+    assert "Pepper, my dog" in excerpts
+    assert "to tablets" in excerpts
+
+
+async def test_a_remark_in_this_session_hides_no_update_of_another(new_session: ACMS) -> None:
+    await _update(new_session)
+    in_two_days = datetime.now(UTC) + timedelta(days=2)
+    for role, text in (
+        ("user", "Pepper gets drops every night, my dog is tired of it."),
+        ("assistant", "Poor Pepper, drops every night are no fun for his ear."),
+    ):
+        await new_session.ingest(role, text, created_at=in_two_days)
+    rendered = await _render(new_session, "What is my dog's name?", budget=1_000)
+    assert "to tablets" in json.dumps(rendered.payload["messages"][:-1])

@@ -39,17 +39,20 @@ COMPARED_STATEMENTS = 64
 def add_companions(corpus: Corpus, ranking: Ranking) -> None:
     """Find companions for the three best answers, and let the ranking choose each right after its leader.
 
-    The companions of a leader are the nearest later statement by the same speaker, and the nearest of the others.
+    The companions of a leader are the nearest later statement by the same speaker, and the nearest of the others. In a
+    namespace these are chosen among other sessions and in this one apart: what this one says is mostly visible already.
     """
     is_statement = (corpus.column("length") <= MAX_STATEMENT_WORDS) & (corpus.column("group") < 0)
     leaders = _find_leaders(corpus, ranking, is_statement)
     may_accompany = is_statement & ((corpus.column("flags") & QUESTION) == 0)  # a question corrects nothing
     if ranking.allowed is not None:
         may_accompany &= ranking.allowed
+    is_own = np.arange(len(corpus)) >= corpus.start
     leader_by_companion: dict[int, int] = {}
     for leader in leaders:
-        for companion in _find_companions(corpus, ranking, leader, may_accompany):
-            leader_by_companion.setdefault(companion, leader)
+        for is_searched in (~is_own, is_own) if corpus.start else (is_own,):
+            for companion in _find_companions(corpus, ranking, leader, may_accompany & is_searched):
+                leader_by_companion.setdefault(companion, leader)
     ranking.set_companions(leader_by_companion)
 
 
@@ -59,6 +62,8 @@ def _find_leaders(corpus: Corpus, ranking: Ranking, is_statement: NDArray[np.boo
     for position in ranking.positions.tolist():
         if len(leaders) == 3 or ranking.scores.without_marks[position] <= 0:
             break
+        if not ranking.searches(position):
+            continue
         is_on_topic = is_statement[position] and ranking.on_topic[position]
         if is_on_topic and not repeats_query(corpus, ranking.query, position):
             leaders.append(position)

@@ -113,7 +113,7 @@ class FactIndex:
 
     def answers(self, version: int) -> bool:
         """Return whether a fact is above the cutoff, by its version; none is if the query asks nothing."""
-        if self._ranking.query.asks_nothing:
+        if self._ranking.asks_nothing:
             return False
         position = self.corpus.position_of(version - 1)
         without_marks = float(self.without_marks[position])
@@ -121,7 +121,7 @@ class FactIndex:
 
     def why_no_answer(self) -> str:
         """Return why a fact does not answer."""
-        return ASKS_NOTHING if self._ranking.query.asks_nothing else BELOW_CUTOFF
+        return ASKS_NOTHING if self._ranking.asks_nothing else BELOW_CUTOFF
 
     @property
     def meaning(self) -> float:

@@ -237,6 +237,7 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
     """
     import numpy as np
 
+    from acms.recall.companions import add_companions
     from acms.recall.query import find_content_words
     from acms.recall.topic import find_searched_others
     from acms.recall.user_words import find_user_words
@@ -249,7 +250,7 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
     if request.user_words:
         word_tokens = min(request.user_words, request.budget // 2)  # the answers need the rest
         ranking.keep_user_words(find_user_words(corpus, word_tokens))
-    if request.only_relevant and ranking.query.asks_nothing:
+    if request.only_relevant and ranking.asks_nothing:
         ranking.exclude_answers()
     if not corpus.start:  # no other session is searched
         return ranked
@@ -257,6 +258,7 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
     if request.only_on_topic:
         searched = find_searched_others(corpus, ranking.query, ranking.scores, ranking.positions)
         ranking.limit_other_sessions(searched)
+        add_companions(corpus, ranking)  # of what is searched
         is_unrelated = not searched.any()
     if request.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= request.others_whole:
         ranking.include_always(np.arange(corpus.start))

@@ -213,6 +213,14 @@ def find_content_words(query: Query) -> list[int]:
     return [] if has_courtesies_only else content or numbers
 
 
+def is_bare_reply(query: Query) -> bool:
+    """Return whether a query consists of small numbers, or of one function word: "12" or "Why?"."""
+    terms = [word.terms[0] for word in query.words if not word.is_name]
+    is_number = [term in _small_numbers() for term in terms]
+    is_function_word = len(terms) == 1 and terms[0] in contentless_terms()
+    return len(terms) == len(query.words) and (all(is_number) or is_function_word)
+
+
 @lru_cache(maxsize=1)
 def _small_numbers() -> frozenset[int]:
     """Return the primary terms of the numbers below 100, as they are written with and without a leading zero."""
