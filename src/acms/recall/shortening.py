@@ -20,7 +20,8 @@ from acms.text.condense import (
     find_level,
     fits_budget,
     join_records,
-    measure_rarity,
+    measure_contrast,
+    sum_rarities,
 )
 from acms.text.records import Record, group_by_block, split_record, split_records
 from acms.text.tokenizer import content_terms, split_words
@@ -29,11 +30,11 @@ from acms.text.tokenizer import content_terms, split_words
 def excerpt_item(
     item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> ContextItem:
-    """Cut an item to the lines that share the most words with the query, within a budget.
+    """Cut an item to the lines that share the most and the rarest words with the query, within a budget.
 
     Each line is shown with the object, section or function around it, in the order of the text. Of a tool's output
-    only what shares a word is shown, and the line that is most unlike the others, such as an error. If not even the
-    best line fits, its best sentences are shown, or its beginning and its end.
+    only what shares a word is shown, and unless it is prose, the line that is most unlike the others, such as an error.
+    If not even the best line fits, its best sentences are shown, or its beginning and its end.
     """
     framing = frame.cost(item.role, (), speaker_of_item(item))
     query_terms = set(content_terms(split_words(query)))
@@ -64,20 +65,23 @@ def _order_records(
     item: ContextItem, records: Sequence[Record], indexes: Sequence[int], query_terms: set[int]
 ) -> tuple[list[int], list[list[int]]]:
     """Return some records of an item, best first, and the steps in which they are chosen, with their blocks."""
-    shared_counts: dict[int, int] = {}
+    shared_terms: dict[int, set[int]] = {}
     for index in indexes:
         terms = content_terms(split_words(item.content[records[index].start : records[index].end]))
-        shared_counts[index] = len(query_terms.intersection(terms))
+        shared_terms[index] = query_terms.intersection(terms)
+    likeness = dict(zip(indexes, sum_rarities(list(shared_terms.values())), strict=True))
     is_output = item.role is Role.TOOL
-    rarity = measure_rarity(item.content, records) if is_output else [0.0] * len(records)
-    best_first = sorted(indexes, key=lambda index: (-shared_counts[index], -rarity[index]))
-    ranked = [index for index in best_first if shared_counts[index]]
-    if is_output:
-        ranked.insert(1, max(indexes, key=rarity.__getitem__))
+    contrast = measure_contrast(item.content, records) if is_output else [0.0] * len(records)
+    best_first = sorted(
+        indexes, key=lambda index: (-likeness[index], -len(shared_terms[index]), -contrast[index])
+    )
+    ranked = [index for index in best_first if shared_terms[index]]
+    if any(contrast):
+        ranked.insert(1, max(indexes, key=contrast.__getitem__))
     blocks = group_by_block(item.content, records, ranked)
     best_block = blocks[0] if blocks else []  # it may be larger than the budget
     steps = [[index] for index in best_block] + blocks[1:]
-    if not is_output:
+    if not is_output or not ranked:
         steps += [[index] for index in best_first]
     return best_first, steps
 

@@ -3,7 +3,8 @@
 Logs, tables, listings and JSON repeat much of the same in every record. The records worth their tokens are those that
 the question names, those unlike the rest, such as the error among a thousand lines of success, the last and the first.
 A record stands out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972);
-words with digits are names and numbers, which are new in every record, and make no record stand out.
+words with digits are names and numbers, which are new in every record, and make no record stand out. In prose no record
+stands out: there every sentence has words of its own, and the oddest may be an instruction hidden in a web page.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from math import fsum, log
+from typing import TypeVar
 from unicodedata import combining
 
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
+from acms.text.function_words import QUESTION_MARKS
 from acms.text.records import MAX_LINE_CHARS, Record, group_by_block, split_record, split_records
 from acms.text.tokenizer import split_words
 
@@ -48,6 +51,10 @@ ZERO_WIDTH_JOINER = "\u200d"
 TextSpan = tuple[int, int]
 """Start and end of a part of a text."""
 
+_SENTENCE_MARKS = (".", "!", "。", "！", "।", "۔", *QUESTION_MARKS)
+_CLOSING_SIGNS = " \t\r\n'\"’”)]}*_,"
+"""Signs that may follow the end of a sentence, in Markdown and JSON too."""
+_Word = TypeVar("_Word", str, int)
 _PLAIN_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{3,}+(?![\w-]*+\d)")
 
 
@@ -319,7 +326,7 @@ def _order_records(text: str, records: Sequence[Record], question: str) -> list[
     """
     count = len(records)
     likeness = _measure_likeness(text, records, question)
-    rarity = measure_rarity(text, records)
+    rarity = measure_contrast(text, records)
     by_question = _sort_descending(likeness, [index for index in range(count) if likeness[index] > 0])
     by_rarity = _sort_descending(rarity, range(count))
     alternating: list[int] = []
@@ -354,7 +361,26 @@ def _measure_likeness(text: str, records: Sequence[Record], question: str) -> li
     shared_words = [
         question_words.intersection(split_words(text[record.start : record.end])) for record in records
     ]
-    return _sum_rarities(shared_words)
+    return sum_rarities(shared_words)
+
+
+def _is_prose(text: str, records: Sequence[Record]) -> bool:
+    """Return whether most of a text is in records that end as sentences do."""
+    ends_with_sentence = [
+        record.end - record.start for record in records if _ends_sentence(text[record.start : record.end])
+    ]
+    return 2 * sum(ends_with_sentence) > sum(record.end - record.start for record in records)
+
+
+def _ends_sentence(record: str) -> bool:
+    """Return whether a record is a sentence, possibly as a string of JSON; several dots end none."""
+    sentence = record.rstrip(_CLOSING_SIGNS)
+    return sentence.endswith(_SENTENCE_MARKS) and not sentence[:-1].endswith(_SENTENCE_MARKS)
+
+
+def measure_contrast(text: str, records: Sequence[Record]) -> list[float]:
+    """Return for each record how far it stands out from the others by its words; 0 in prose."""
+    return [0.0] * len(records) if _is_prose(text, records) else measure_rarity(text, records)
 
 
 def measure_rarity(text: str, records: Sequence[Record]) -> list[float]:
@@ -362,11 +388,11 @@ def measure_rarity(text: str, records: Sequence[Record]) -> list[float]:
     words = [set(map(str.casefold, _PLAIN_WORD.findall(text, *record[:2]))) for record in records]
     return [
         total / max(1, len(record_words))
-        for total, record_words in zip(_sum_rarities(words), words, strict=True)
+        for total, record_words in zip(sum_rarities(words), words, strict=True)
     ]
 
 
-def _sum_rarities(words: Sequence[set[str]]) -> list[float]:
+def sum_rarities(words: Sequence[set[_Word]]) -> list[float]:
     """Return the sum of the inverse document frequencies of the words of each record."""
     holders = Counter(word for record_words in words for word in record_words)
     idf = {word: log(len(words) / count) for word, count in holders.items()}
