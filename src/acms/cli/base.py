@@ -45,6 +45,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
+from acms.knowledge import Scope
 from acms.log.validation import PROFILE, require_same_namespace
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
@@ -296,6 +297,13 @@ Ranking = Annotated[
 
 
 _VERSION = re.compile(r"v?[0-9]+")
+
+
+def parse_scope(scope: str) -> Scope:
+    """Return the value of an option `--scope`, or raise a usage error."""
+    if scope == "session" or scope == "namespace":
+        return scope
+    raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
 
 
 def parse_version(version: str | int) -> int:

@@ -20,6 +20,7 @@ from acms.cli.base import (
     create_group,
     define_command,
     open_reflector,
+    parse_scope,
     parse_version,
 )
 from acms.cli.hints import keep_store
@@ -27,7 +28,7 @@ from acms.cli.output import Column, Screen, count_noun
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.facts.manual import parse_valid_time
-from acms.knowledge import Fact, Scope
+from acms.knowledge import Fact
 from acms.log.active_entries import preview_text
 from acms.log.encoding import parse_entry_id
 from acms.log.read import find_profile
@@ -73,12 +74,6 @@ def _parse_moment(value: str | None) -> datetime | None:
         return parse_valid_time(value, "valid_at")
     except ValidationError as error:
         raise typer.BadParameter(str(error), param_hint="--valid-at") from error
-
-
-def _parse_scope(scope: str) -> Scope:
-    if scope == "session" or scope == "namespace":
-        return scope
-    raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
 
 
 # ── list and history ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,7 +125,7 @@ async def list_facts(
     valid_at: ValidAtOption = None,
 ) -> None:
     """List the active facts of a session."""
-    fact_scope, moment = _parse_scope(scope), _parse_moment(valid_at)
+    fact_scope, moment = parse_scope(scope), _parse_moment(valid_at)
     async with shell.open_view(session, at) as view:
         active = await view.facts(
             subject=subject, attribute=attribute, fact_type=fact_type, scope=fact_scope, valid_at=moment
@@ -179,7 +174,7 @@ async def show_history(
     at: At = None,
 ) -> None:
     """List all facts, including replaced ones with the reason."""
-    fact_scope = _parse_scope(scope)
+    fact_scope = parse_scope(scope)
     async with shell.open_view(session, at) as view:
         all_facts = await view.facts(
             subject=about or subject,
@@ -207,7 +202,7 @@ async def explain_fact(
 
     Shows the facts that it replaced, and why it is no longer active.
     """
-    fact_scope = _parse_scope(scope)
+    fact_scope = parse_scope(scope)
     async with shell.open_view(session, at) as view:
         all_facts = await view.facts(scope=fact_scope, history=True)
     fact = _find_fact(all_facts, name)
@@ -320,7 +315,7 @@ async def undo_change(
 ) -> None:
     """Undo a change; the facts that it replaced are active again."""
     name = session
-    if _parse_scope(scope) == "namespace":
+    if parse_scope(scope) == "namespace":
         async with shell.open_store() as storage:
             await shell.find_session(storage, session)
             profile = await find_profile(storage, shell.namespace)
@@ -380,7 +375,7 @@ async def state_fact(
 
     TIME is an ISO 8601 time, or a date, which means midnight UTC. Stating the same fact again changes nothing.
     """
-    fact_scope = _parse_scope(scope)
+    fact_scope = parse_scope(scope)
     async with shell.open_for_writing(session, works=False) as writer:
         ids_before = {fact.id for fact in await writer.facts(scope=fact_scope)}
         fact = await writer.state(
@@ -406,7 +401,7 @@ async def withdraw_facts(
 ) -> None:
     """Retract the facts with a subject and an attribute."""
     async with shell.open_for_writing(session, works=False) as writer:
-        retracted = await writer.unstate(subject, attribute, scope=_parse_scope(scope))
+        retracted = await writer.unstate(subject, attribute, scope=parse_scope(scope))
 
     def draw() -> None:
         if not retracted:

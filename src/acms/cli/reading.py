@@ -19,6 +19,7 @@ from acms.cli.base import (
     Session,
     Shell,
     define_command,
+    parse_scope,
     parse_version,
 )
 from acms.cli.output import Column, Screen, count_noun, fields_of
@@ -65,7 +66,9 @@ async def recall_items(
             options=(shlex.join(["acms", "window", session]) + " shows the newest messages without a query",),
         )
     async with shell.open_view(session, at, ranking) as view:
-        items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
+        items = await view.recall(
+            query, token_budget=budget, min_relevance=min_relevance, scope=parse_scope(scope)
+        )
     warnings = [*items.ledger.warnings, *_warn_of_small_budget(items)]
     value: dict[str, Any] = {
         "session": session,
