@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -83,6 +84,83 @@ async def test_the_record_that_answers_is_shown_whole(name: str) -> None:
     record = shown[shown.index(asked) :].partition("[…")[0]
     assert str(ASKED["port"]) in record[:200]
     assert len(shown) < len(output)
+
+
+def _make_orders(count: int) -> list[dict[str, Any]]:
+    """Orders that are all paid, but for one in the middle."""
+    rng = random.Random(count)
+    orders: list[dict[str, Any]] = []
+    for _ in range(count):
+        customer = "".join(rng.choices(["ka", "lo", "mi", "ren", "tu", "vas", "pel", "dor"], k=3))
+        order = {"id": rng.randrange(10**6), "customer": customer.capitalize(), "total": rng.randrange(5_000)}
+        orders.append({**order, "exit": 0, "state": "paid"})
+    orders[count // 2]["state"] = "FAILED"
+    orders[count // 4]["exit"] = 137_000_000
+    return orders
+
+
+def _as_items(orders: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        "- " + "\n  ".join(f"{name}: {value}" for name, value in order.items()) for order in orders
+    )
+
+
+def _as_elements(orders: list[dict[str, Any]]) -> str:
+    elements = [
+        "<order>\n" + "".join(f"  <{name}>{value}</{name}>\n" for name, value in order.items()) + "</order>"
+        for order in orders
+    ]
+    return "\n".join(elements)
+
+
+def _as_rows(orders: list[dict[str, Any]], delimiter: str) -> str:
+    rows = [delimiter.join(orders[0]), *[delimiter.join(map(str, order.values())) for order in orders]]
+    return "\n".join(rows)
+
+
+ORDER_FORMATS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "printed JSON": lambda orders: json.dumps(orders, indent=1),
+    "nested JSON": lambda orders: json.dumps(
+        {"items": [{"spec": order, "args": [f"{order['customer']}-run", "--now"]} for order in orders]},
+        indent=4,
+    ),
+    "JSON in one line": json.dumps,
+    "JSON lines": lambda orders: "\n".join(map(json.dumps, orders)),
+    "YAML": _as_items,
+    "XML": _as_elements,
+    "CSV": lambda orders: _as_rows(orders, ","),
+    "table": lambda orders: _as_rows(orders, " | "),
+    "logfmt": lambda orders: "\n".join(
+        " ".join(f"{name}={value}" for name, value in order.items()) for order in orders
+    ),
+}
+
+
+@pytest.mark.parametrize("budget", [1_000, 2_000, 4_000])
+@pytest.mark.parametrize("count", [40, 130, 330])
+@pytest.mark.parametrize("name", ORDER_FORMATS)
+async def test_a_record_with_an_unusual_value_is_shown_whole(name: str, count: int, budget: int) -> None:
+    orders = _make_orders(count)
+    output = ORDER_FORMATS[name](orders)
+    codec = OpenAIChat("gpt-4o")
+    async with ACMS("s", "memory://", None) as session:
+        await session.ingest("user", "Can you check the shipping for Kalomi?")
+        call = {"id": "call_1", "name": "search_orders", "arguments": "{}"}
+        await session.ingest("assistant", "", tool_calls=[call])
+        await session.ingest("tool", output, tool_call_id="call_1")
+        rendered = await Prompt(codec).history(session).render(budget=budget)
+    shown = rendered.payload["messages"][-1]["content"]
+    whole_lines = {"", *output.split("\n")}
+    if name != "JSON in one line":
+        assert all(line in whole_lines or line.startswith("[…") for line in shown.split("\n"))
+    for order in (orders[count // 2], orders[count // 4]):
+        value = "FAILED" if order["state"] == "FAILED" else str(order["exit"])
+        assert value in shown
+        record = shown[max(0, shown.index(value) - 200) :][:400]
+        assert all(str(other) in record for other in order.values())
+    assert rendered.tokens.upper_bound <= budget
+    # An agent's turn leaves a sixth of the budget free.
+    assert shown == output or rendered.tokens.upper_bound > 0.8 * 5 / 6 * budget
 
 
 async def test_calls_of_a_long_turn_are_shown_or_named_in_one_line() -> None:

@@ -38,6 +38,11 @@ def test_a_long_word_with_a_number_takes_no_time() -> None:
     assert condense_output(text, 60, default_counter())
 
 
+def test_a_long_chain_of_words_takes_no_time() -> None:
+    """A search for a digit behind each of its words took its second power of steps."""
+    assert condense_output("abc-" * 50_000, 60, default_counter())
+
+
 def test_no_number_in_wide_digits_is_cut() -> None:
     text = "合計１２３４５６円"
     assert end_of_head(text, 5) == 2

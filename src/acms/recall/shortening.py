@@ -69,7 +69,7 @@ def _order_records(
     for index in indexes:
         terms = content_terms(split_words(item.content[records[index].start : records[index].end]))
         shared_terms[index] = query_terms.intersection(terms)
-    likeness = dict(zip(indexes, sum_rarities(list(shared_terms.values())), strict=True))
+    likeness = dict(zip(indexes, sum_rarities(list(shared_terms.values()), len(shared_terms)), strict=True))
     is_output = item.role is Role.TOOL
     contrast = measure_contrast(item.content, records) if is_output else [0.0] * len(records)
     best_first = sorted(

@@ -2,16 +2,18 @@
 
 Logs, tables, listings and JSON repeat much of the same in every record. The records worth their tokens are those that
 the question names, those unlike the rest, such as the error among a thousand lines of success, the last and the first.
-A record stands out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972);
-words with digits are names and numbers, which are new in every record, and make no record stand out. In prose no record
-stands out: there every sentence has words of its own, and the oddest may be an instruction hidden in a web page.
+A record stands out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972).
+Values of the same field are compared with each other, whatever the format: one "FAILED" among many "paid" stands out,
+and an id that is different in every record does not. In other text, words with digits make no record stand out. In
+prose no record stands out: there every sentence has words of its own, and the oddest may be an instruction hidden in a
+web page.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from math import fsum, log
@@ -21,7 +23,15 @@ from unicodedata import combining
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
 from acms.text.function_words import QUESTION_MARKS
-from acms.text.records import MAX_LINE_CHARS, Record, group_by_block, split_record, split_records
+from acms.text.records import (
+    MAX_LINE_CHARS,
+    TEXT,
+    Record,
+    group_by_block,
+    split_fields,
+    split_record,
+    split_records,
+)
 from acms.text.tokenizer import split_words
 
 CUT = "[…]"
@@ -55,7 +65,9 @@ _SENTENCE_MARKS = (".", "!", "。", "！", "।", "۔", *QUESTION_MARKS)
 _CLOSING_SIGNS = " \t\r\n'\"’”)]}*_,"
 """Signs that may follow the end of a sentence, in Markdown and JSON too."""
 _Word = TypeVar("_Word", str, int)
-_PLAIN_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{3,}+(?![\w-]*+\d)")
+_VALUE = re.compile(r"[^\s\"'{}\[\]<>,]+")
+"""A word or number in the value of a field."""
+_PLAIN_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{3,}+(?!(?:[^\W\d]|-){0,60}\d)")
 
 
 def find_level(costs: Sequence[int], budget: int) -> int:
@@ -361,7 +373,7 @@ def _measure_likeness(text: str, records: Sequence[Record], question: str) -> li
     shared_words = [
         question_words.intersection(split_words(text[record.start : record.end])) for record in records
     ]
-    return sum_rarities(shared_words)
+    return sum_rarities(shared_words, len(records))
 
 
 def _is_prose(text: str, records: Sequence[Record]) -> bool:
@@ -384,18 +396,28 @@ def measure_contrast(text: str, records: Sequence[Record]) -> list[float]:
 
 
 def measure_rarity(text: str, records: Sequence[Record]) -> list[float]:
-    """Return for each record how rare its words are in the others, the mean of all its words."""
-    words = [set(map(str.casefold, _PLAIN_WORD.findall(text, *record[:2]))) for record in records]
-    return [
-        total / max(1, len(record_words))
-        for total, record_words in zip(sum_rarities(words), words, strict=True)
-    ]
+    """Return for each record how much rarer the words of its most unusual field are than usual in that field.
+
+    Ids and times, which are different in every record, are therefore no more unusual than values that are always the
+    same. Words outside of fields count by their rarity alone.
+    """
+    rarity = [0.0] * len(records)
+    for field, values in split_fields(text, records).items():
+        words: defaultdict[int, set[str]] = defaultdict(set)
+        for index, value in values:
+            words[index].update(map(str.casefold, (_PLAIN_WORD if field == TEXT else _VALUE).findall(value)))
+        sums = sum_rarities(list(words.values()), len(records) if field == TEXT else len(words))
+        means = [total / max(1, len(some)) for total, some in zip(sums, words.values(), strict=True)]
+        usual = 0.0 if field == TEXT else fsum(means) / len(means)
+        for index, mean in zip(words, means, strict=True):
+            rarity[index] = max(rarity[index], round(mean - usual, 9))
+    return rarity
 
 
-def sum_rarities(words: Sequence[set[_Word]]) -> list[float]:
-    """Return the sum of the inverse document frequencies of the words of each record."""
+def sum_rarities(words: Sequence[set[_Word]], count: int) -> list[float]:
+    """Return the sum of the inverse document frequencies of the words of each record, of so many in all."""
     holders = Counter(word for record_words in words for word in record_words)
-    idf = {word: log(len(words) / count) for word, count in holders.items()}
+    idf = {word: log(count / held) for word, held in holders.items()}
     # An exact sum: the order of a set differs from process to process, and equal records must stay equal.
     return [fsum(idf[word] for word in record_words) for record_words in words]
 

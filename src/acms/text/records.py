@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,6 +26,9 @@ MAX_LINE_CHARS = 400
 TABLE_HEADER_RECORDS = 2
 """Records at the beginning of a long paragraph that name the columns of a table."""
 
+MIN_FIELD_RECORDS = 3
+"""Records from which on the values under a key are compared; those under a rarer key are text like any other."""
+
 _LINE = re.compile(r"[^\n]*(?:\n+|\Z)")
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|,\s*', re.DOTALL)
 _BRACKETS = re.compile(r"[\[{]+")
@@ -33,6 +37,24 @@ _HEADING = re.compile(r"\s*(#{1,6})\s")
 _RULED_HEADING = re.compile(r"\s*(=|[-_*])\1{2,}+ [^\n]*\w[^\n]* \1{3,}\s*\Z")
 """A heading of a report, such as "==== FAILURES ====" and "____ test_login ____" below it."""
 _EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
+_KEY = re.compile(
+    r"""(["'])(?P<quoted>[^"'\n]{1,60})\1\s*:"""  # JSON
+    r"|^[ \t]*(?:[-*] )?(?P<line>[\w.-]++(?: [\w.-]++){0,2})(?::|[ \t]*=)(?=\s)"  # YAML, TOML, lists of properties
+    r"|(?<![^\s,;|])(?P<assigned>[\w.-]++)=(?=\S)"  # logfmt
+    r"|(?<![^\s>])<(?P<tag>[\w.:-]++)[^<>\n]{0,200}>",  # XML
+    re.MULTILINE,
+)
+_ITEM = re.compile(r"\s*(?:- |[\"'\d])")
+"""The beginning of an item in a printed list."""
+_DELIMITERS = [re.compile(delimiter) for delimiter in (r"\t", r"\|", ";", ",", " {2,}", r"\s+")]
+"""Between the columns of a table, the least ambiguous first."""
+
+Field = tuple[int, str]
+"""A field that records have in common: the depth and key of its values, or the number of a column."""
+TEXT: Field = -1, ""
+"""What stands in no field."""
+KEYS: Field = -1, "keys"
+"""The keys of a record."""
 
 
 class Record(NamedTuple):
@@ -102,6 +124,39 @@ def _split_json(line: str, longest_element: int) -> list[Record]:
             depth += len(brackets[0]) - 1
         elements.append(Record(start, end, depth))
     return elements
+
+
+def split_fields(text: str, records: Sequence[Record]) -> dict[Field, list[tuple[int, str]]]:
+    """Return the values of each field with the indexes of their records: by keys, or by the columns of a table.
+
+    An item of a printed list belongs to the key above it.
+    """
+    fields: defaultdict[Field, list[tuple[int, str]]] = defaultdict(list)
+    field = TEXT
+    for index, (start, end, depth) in enumerate(records):
+        keys = list(_KEY.finditer(text, start, end))
+        ends = [*[key.start() for key in keys], end]
+        is_item = depth > field[0] and _ITEM.match(text, start) is not None
+        field = field if is_item else TEXT
+        fields[field].append((index, text[start : ends[0]].strip()))
+        for key, value_end in zip(keys, ends[1:], strict=True):
+            field = depth, key[key.lastgroup or 0]
+            fields[KEYS].append((index, field[1]))
+            fields[field].append((index, text[key.end() : value_end]))
+    # A table has as many columns in most of its lines; a line with more or fewer, such as an error, stays text.
+    for delimiter in _DELIMITERS:
+        rows = [(index, delimiter.split(value)) for index, value in fields[TEXT] if value]
+        ((columns, count),) = Counter(len(cells) for _, cells in rows).most_common(1) or [(0, 0)]
+        if 3 * count > 2 * len(rows) and (columns > 1 or delimiter is _DELIMITERS[-1]):
+            fields[TEXT] = [(index, " ".join(cells)) for index, cells in rows if len(cells) != columns]
+            for index, cells in rows:
+                for number, cell in enumerate(cells if len(cells) == columns else ()):
+                    fields[-1, str(number)].append((index, cell))
+            break
+    for rare_field in [field for field, values in fields.items() if len(values) < MIN_FIELD_RECORDS]:
+        if rare_field != TEXT:
+            fields[TEXT] += fields.pop(rare_field)
+    return fields
 
 
 class Outline:
