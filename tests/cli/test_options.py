@@ -83,7 +83,7 @@ def test_an_empty_query_is_refused(file: str) -> None:
 
 def test_a_budget_below_every_message_says_so(file: str) -> None:
     stdout = run("window", "u", "--budget", "1", "--db", file).stdout
-    assert "warning: nothing fits --budget 1: a budget below 6 tokens shows nothing" in stdout
+    assert "warning: nothing fits --budget 1: a recall needs at least 6 tokens, and has 1" in stdout
     (warning,) = call("window", "u", "--budget", "1", "--db", file)["warnings"]
     assert f"warning: {warning}" in stdout
     assert call("window", "u", "--db", file)["warnings"] == []

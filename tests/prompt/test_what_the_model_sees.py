@@ -365,6 +365,20 @@ async def test_the_ledger_of_a_request_that_keeps_its_excerpts_says_so() -> None
     assert second_ledger.why_not(ticket).reason.endswith("the excerpts are those of an earlier request")
 
 
+async def test_the_ledger_explains_messages_of_other_sessions_that_were_not_searched() -> None:
+    storage = open_storage("memory://")
+    async with ACMS("earlier", storage, None, namespace="team") as session:
+        entry_id = await session.ingest("user", "The hint for the deploy password is the first dog.")
+    question = "What is the hint for the deploy password?"
+    async with ACMS("now", storage, None, namespace="team") as session:
+        await session.ingest("user", "A long story of a garden. " * 40)
+        await session.ingest("assistant", "Noted.")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question).user(question)
+        verdict = (await prompt.render(budget=40)).ledger.why_not(entry_id)
+    assert verdict is not None
+    assert verdict.reason == "of another session: the rest of the request left no tokens to search for it"
+
+
 async def test_a_message_that_does_not_fit_beside_the_days_says_so() -> None:
     async with ACMS("s", open_storage("memory://"), None) as session:
         for day in range(6):

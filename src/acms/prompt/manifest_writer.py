@@ -482,16 +482,18 @@ def ledger_of_manifest(
     warnings: Sequence[str] = (),
     *,
     omitted: int = 0,
+    is_unsearched: bool = False,
 ) -> Ledger:
     """Return the ledger of a prompt, by entry id, pin key and scope path.
 
     The manifest is built when the ledger is first read. Entries that it does not name are explained by the ledgers of
-    `recalls`, or for a log that was only read, by the range of versions that was read.
+    `recalls`, or for a log that was only read, by the range of versions that was read. `is_unsearched` says that the
+    prompt has a recall which searched nothing for this request.
     """
     return Ledger(
         lambda: _collect_verdicts(manifest()),
         tuple(warnings),
-        _UndecidedEntries(manifest, recalls),
+        _UndecidedEntries(manifest, recalls, is_unsearched=is_unsearched),
         omitted=omitted,
         certainty=lambda: recalls[0].certainty if recalls else UNSURE,
     )
@@ -500,9 +502,12 @@ def ledger_of_manifest(
 class _UndecidedEntries:
     """Entries of the logs of a prompt that nothing was decided about."""
 
-    def __init__(self, manifest: Callable[[], Manifest], recalls: Sequence[Ledger]) -> None:
+    def __init__(
+        self, manifest: Callable[[], Manifest], recalls: Sequence[Ledger], *, is_unsearched: bool
+    ) -> None:
         self._manifest = manifest
         self._recalls = recalls
+        self._is_unsearched = is_unsearched
 
     def why(self, id: str) -> Verdict | None:
         """Return why an entry was no candidate; None when it is of none of the logs."""
@@ -523,7 +528,12 @@ class _UndecidedEntries:
             if context == read.context:
                 reason = f"stored after v{read.version}, at which the log was read"
                 return Verdict(id=id, version=version, included=False, rule="later", reason=reason)
-        return None
+        if not self._is_unsearched:
+            return None
+        reason = "of another session: the rest of the request left no tokens to search for it"
+        if _has_excerpts(manifest):
+            reason = "of another session: the excerpts are those of an earlier request, which searched for it"
+        return Verdict(id=id, version=version, included=False, rule="unread", reason=reason)
 
     def __iter__(self) -> Iterator[Verdict]:
         """Yield the verdicts of the recalls."""

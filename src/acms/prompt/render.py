@@ -150,6 +150,7 @@ class Rendered:
         omissions: Sequence[Omission],
         previous: Manifest | None,
         base: int = 0,
+        is_unsearched: bool = False,
     ) -> None:
         #: Arguments of the request: messages, tools and cache hints; not the model.
         self.payload = payload
@@ -164,6 +165,7 @@ class Rendered:
         self._placed = tuple(placed)
         self._build_manifest = manifest
         self._recalls = tuple(recalls)
+        self._is_unsearched = is_unsearched
         #: Number of entries and pins left out.
         self._omitted = sum(len(omission.ids) for omission in omissions if omission.gone)
         self._previous = previous
@@ -204,7 +206,13 @@ class Rendered:
     @cached_property
     def ledger(self) -> Ledger:
         """Why something is in the prompt, or why not: by id of an entry, key of a pin, or path of a scope."""
-        return ledger_of_manifest(lambda: self.manifest, self._recalls, self.warnings, omitted=self._omitted)
+        return ledger_of_manifest(
+            lambda: self.manifest,
+            self._recalls,
+            self.warnings,
+            omitted=self._omitted,
+            is_unsearched=self._is_unsearched,
+        )
 
     @cached_property
     def cache(self) -> CachePrediction:
@@ -333,6 +341,8 @@ class _Renderer:
         self._summaries: dict[tuple[str, str, int, int], str | None] = {}
         #: The items of each recall, by the path of its scope.
         self._items: dict[str, ContextItems] = {}
+        #: Whether the prompt has a recall that searched nothing for this request.
+        self._is_unsearched = False
         #: Hashes of the requests that reasoning may have answered; None if nothing before the reasoning ever changes.
         self._sent_hashes: frozenset[str] | None = None
         #: Hash of this request, if the provider binds reasoning to it.
@@ -416,6 +426,7 @@ class _Renderer:
             resolved.logs = other_logs if placed_history.log is None else [*other_logs, placed_history.log]
             self._items = dict(other_items)
             answers = stable_history.answers
+            self._is_unsearched = answers is not None and answers.items is None
             if answers is not None and answers.items is not None:
                 self._items[f"{resolved.tree.id}/{steps.recall_name}"] = answers.items
             scope = replace(
@@ -725,6 +736,7 @@ class _Renderer:
             omissions=omissions,
             previous=previous,
             base=codec.base(self._tools),
+            is_unsearched=self._is_unsearched,
         )
         self._emit_results(rendered, fitted, len(omissions), span)
         return rendered

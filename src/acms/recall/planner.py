@@ -300,7 +300,7 @@ def fit_to_budget(
     which only a part is shown; `with_days` adds the day to messages.
     """
     if budget < MIN_BUDGET_TOKENS:
-        return [], [_reject_for_small_budget(choice) for choice in choose(budget)]
+        return [], [_reject_for_small_budget(choice, budget) for choice in choose(budget)]
     limit = budget
     loaded = LoadedEntries({}, {})
     while True:
@@ -345,9 +345,9 @@ def _find_missing_entries(choices: Sequence[Choice], loaded: LoadedEntries) -> l
     ]
 
 
-def _reject_for_small_budget(choice: Choice) -> Choice:
+def _reject_for_small_budget(choice: Choice, budget: int) -> Choice:
     """Return a choice as not included, because the whole budget is too small to show anything."""
-    reason = f"a budget below {MIN_BUDGET_TOKENS} tokens shows nothing"
+    reason = f"a recall needs at least {MIN_BUDGET_TOKENS} tokens, and has {budget}"
     return choice._replace(included=False, rule="budget", reason=reason)
 
 
