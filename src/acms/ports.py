@@ -139,7 +139,8 @@ class Embedder(Protocol):
         """Return one vector for each text, in order, also for an empty text.
 
         The vector of a text does not depend on the other texts. Calls may overlap. A long text may be cut; after an
-        `acms.providers.InputRefusedError` it is embedded in parts.
+        `acms.providers.InputRefusedError` it is embedded in parts. It must not block the event loop; a method that is
+        no coroutine function may, since it is called in a thread.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -316,6 +317,70 @@ async def test_an_embedder_that_hangs_holds_up_nobody_for_ever(
         async with asyncio.timeout(300):
             await session.wait_pending()
         assert await versions_without_vectors(session) == []
+
+
+async def test_a_question_waits_briefly_and_its_late_vector_serves_the_next_time(storage: Storage) -> None:
+    embedder = FakeEmbedder()
+    async with with_embedder(storage, embedder) as session:
+        await ingest_texts(session, *ABOUT)
+        await session.wait_pending()
+        embedder.gate = asyncio.Event()
+        token = patience.set(0.01)
+        assert (await session.recall("PostgreSQL")).ledger.warnings == (DEAF,)
+        patience.reset(token)
+        calls = len(embedder.calls)
+        # While that call goes on, other questions do not wait, however patient they are.
+        assert (await session.recall("rain")).ledger.warnings == (DEAF,)
+        assert len(embedder.calls) == calls
+        embedder.gate.set()
+        async with asyncio.timeout(300):
+            while (await session.recall("PostgreSQL")).ledger.warnings:
+                await asyncio.sleep(0)
+        assert embedder.texts.count("PostgreSQL") == 1
+
+
+async def test_no_question_waits_right_after_one_has_timed_out(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = FakeEmbedder()
+    async with with_embedder(storage, embedder) as session:
+        await ingest_texts(session, *ABOUT)
+        await session.wait_pending()
+        embedder.gate = asyncio.Event()
+        monkeypatch.setattr(module, "CALL_SECONDS", 0.01)
+        monkeypatch.setattr(module, "BACKOFF_SECONDS", 3_600.0)
+        assert (await session.recall("PostgreSQL")).ledger.warnings == (DEAF,)
+        calls = len(embedder.calls)
+        assert (await session.recall("rain")).ledger.warnings == (DEAF,)
+        assert len(embedder.calls) == calls
+
+
+class Blocking:
+    """An embedder without a coroutine: it notes the threads that call it."""
+
+    dimension = DIMENSION
+    model = "blocking"
+
+    def __init__(self) -> None:
+        self.threads: set[threading.Thread] = set()
+
+    def embed(self, texts: list[str]) -> list[list[float]]:
+        self.threads.add(threading.current_thread())
+        return [hash_vector(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        self.threads.add(threading.current_thread())
+        return hash_vector(text)
+
+
+async def test_an_embedder_of_plain_functions_runs_outside_of_the_event_loop(storage: Storage) -> None:
+    embedder = Blocking()
+    async with with_embedder(storage, embedder) as session:
+        await ingest_texts(session, *ABOUT)
+        await session.wait_pending()
+        assert (await session.recall("PostgreSQL")).coverage == 1
+    assert len(embedder.threads) >= 2
+    assert threading.current_thread() not in embedder.threads
 
 
 async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(

@@ -14,13 +14,15 @@ fact begins with its subject and attribute instead.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +34,12 @@ from acms.ports import Embedder, StorageBackend
 from acms.privacy.modes import mode_of
 from acms.providers.refusal import InputRefusedError
 from acms.runtime.patience import PATIENCE, patience
+from acms.runtime.threads import in_thread
 from acms.storage import handles
 from acms.text.index_record import join_fact_names
 from acms.text.tokenizer import find_sentence_spans
+
+T = TypeVar("T")
 
 RECIPE = "said2"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
@@ -108,11 +113,14 @@ MAX_HEALING_LOGS = 16
 MAX_CACHED_QUERIES = 64
 """Queries whose vectors are remembered."""
 CALL_SECONDS = 30.0
-"""How long a call to an embedder may take, and a query wait for its vector before words alone must do."""
+"""How long a call to an embedder may take: enough for a server that loads its model first. A question waits less."""
 STALLED_SECONDS = 30.0
 """Seconds in which the number of missing vectors must fall; else recalls warn of them."""
 BACKOFF_SECONDS = 5.0
-"""Seconds after a failure before missing vectors are asked for again, and after a wait in vain before the next wait."""
+"""Seconds after a failure before missing vectors are asked for again, and after a wait in vain before the next wait.
+
+A failure is a call that raised, or that took `CALL_SECONDS`.
+"""
 
 Learn: TypeAlias = Callable[[str, int, Sequence[Derived]], None]
 """Takes (context, erasure generation, vectors) as soon as there are any."""
@@ -164,6 +172,11 @@ class Embedding:
         #: Names everything that makes two vectors comparable.
         self.space = f"{self.model}/{self.dimension}/f16/{RECIPE}"
         self._query_vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        #: Calls for the vectors of questions, by question; one that is late goes on without a caller that waits.
+        self._query_tasks: dict[str, asyncio.Task[NDArray[np.float32]]] = {}
+        #: A late call; until it ends, other questions do not call the embedder.
+        self._late_query: asyncio.Task[NDArray[np.float32]] | None = None
+        self._query_again_at = -math.inf
         #: Entries appended in this process that have no vectors yet, by log; then the characters they count for.
         self._queue: OrderedDict[str, deque[_QueuedEntry]] = OrderedDict()
         self._queued_size = 0
@@ -187,20 +200,45 @@ class Embedding:
         self._retry_at = self._wait_again_at = -math.inf
 
     async def query(self, text: str) -> NDArray[np.float32] | None:
-        """Return the unit vector of a query; None if the embedder fails, which is logged."""
+        """Return the unit vector of a question, or None if the embedder fails or takes longer than `patience` seconds.
+
+        A late call goes on in the background, as it may be loading a model, and its vector is kept for the same
+        question. Until it ends, and `BACKOFF_SECONDS` more if it ends by a timeout, no other question is embedded.
+        """
         vector = self._query_vectors.get(text)
         if vector is not None:
             self._query_vectors.move_to_end(text)
             return vector
-        try:
-            vector = await self._embed_question(text)
-        except Exception as error:
-            self._record_failure("query", error)
+        loop = asyncio.get_running_loop()
+        is_late = self._late_query is not None and not self._late_query.done()
+        if is_late or loop.time() < self._query_again_at:
             return None
-        self._query_vectors[text] = vector
+        task = self._query_tasks.get(text)
+        if task is None:
+            task = self._query_tasks[text] = loop.create_task(self._embed_question(text))
+            task.add_done_callback(lambda task: self._finish_query(text, task))
+        await asyncio.wait([task], timeout=patience.get())
+        if not task.done():
+            if self._late_query is None or self._late_query.done():
+                self._late_query = task
+                self._log_failure("query", TimeoutError())
+            return None
+        return None if task.cancelled() or task.exception() else task.result()
+
+    def _finish_query(self, text: str, task: asyncio.Task[NDArray[np.float32]]) -> None:
+        """Keep the vector of a question, or log the failure."""
+        del self._query_tasks[text]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, Exception):
+            if isinstance(error, TimeoutError):
+                self._query_again_at = asyncio.get_running_loop().time() + BACKOFF_SECONDS
+            self._record_failure("query", error)
+            return
+        self._query_vectors[text] = task.result()
         if len(self._query_vectors) > MAX_CACHED_QUERIES:
             self._query_vectors.popitem(last=False)
-        return vector
 
     def passages(self, draft: Draft) -> list[Passage]:
         """Return the texts of an entry that may be sent to the embedder, redacted, in a language that it reads."""
@@ -683,7 +721,8 @@ class Embedding:
             self._hurry.set()
             await asyncio.wait([self._queue_task], timeout=PATIENCE)
         self._clear_backlog()
-        tasks = [*self._healing.values(), *filter(None, (self._queue_task, self._backlog_task))]
+        tasks: list[asyncio.Task[Any]] = [*self._healing.values(), *self._query_tasks.values()]
+        tasks += filter(None, (self._queue_task, self._backlog_task))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -702,7 +741,7 @@ class Embedding:
 
     async def _embed_texts(self, texts: list[str]) -> NDArray[np.float32]:
         async with asyncio.timeout(CALL_SECONDS):
-            vectors = np.asarray(await self._embedder.embed(texts), np.float32)
+            vectors = np.asarray(await _call_embedder(self._embedder.embed, texts), np.float32)
         return self._normalize_vectors(vectors, len(texts))
 
     async def _embed_question(self, text: str) -> NDArray[np.float32]:
@@ -712,7 +751,7 @@ class Embedding:
                 (vector,) = await self._embed_texts([text])
                 return vector
             async with asyncio.timeout(CALL_SECONDS):
-                query_vector = np.asarray(await self._embed_query(text), np.float32)
+                query_vector = np.asarray(await _call_embedder(self._embed_query, text), np.float32)
             (vector,) = self._normalize_vectors(query_vector[None], 1)
             return vector
         except InputRefusedError:
@@ -732,6 +771,14 @@ class Embedding:
             )
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
         return np.asarray(vectors / np.where(norms > 0, norms, 1)[:, None], np.float32)
+
+
+async def _call_embedder(method: Callable[[T], Any], argument: T) -> Any:
+    """Call a method of an embedder; one that is no coroutine function may block, and runs in a thread."""
+    if inspect.iscoroutinefunction(method):
+        return await method(argument)
+    result = await in_thread(partial(method, argument))
+    return await result if inspect.isawaitable(result) else result
 
 
 def find_middle(text: str) -> int:
