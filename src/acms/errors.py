@@ -37,7 +37,7 @@
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
-    │   ├── HandleError             HANDLE                no     used after fork(), or closed
+    │   ├── HandleError             HANDLE                no     used after fork(), closed, or its file was moved
     │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    search uses words only for now; nothing was written
     └── ProviderError               PROVIDER              no     carries .provider
 
@@ -370,6 +370,8 @@ class StorageBusyError(StorageError):
 
     code = "STORAGE_BUSY"
     retryable = True
+    #: True if the store has waited for its whole time limit: a session does not repeat the call by itself then.
+    waited: bool = False
 
 
 class StorageFullError(StorageError):
@@ -413,7 +415,7 @@ class SchemaVersionError(StorageError):
 
 
 class HandleError(StorageError):
-    """A storage handle belongs to one process, and a closed session must be opened again."""
+    """A storage handle belongs to one process and one file, and a closed session must be opened again."""
 
     code = "HANDLE"
 

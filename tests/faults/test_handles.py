@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMSError, ConflictError
+from acms import ACMS, ACMSError, ConflictError, open_storage
+from acms.errors import HandleError
 from acms.model import ContextDraft, ContextQuery, Expect, Receipt
 from acms.storage import SQLiteStorage
 
@@ -477,6 +478,33 @@ def test_T06_a_handle_that_was_not_open_during_a_fork_works_in_the_child(tmp_pat
     child, parent = run_fork_script(tmp_path / "a.db", what)
     assert child == ["ok", "ok"]
     assert parent == [*(["parent-before"] if what == "closed" else []), "child", "parent-after"]
+
+
+@pytest.mark.parametrize("change", ["moved", "deleted", "replaced"])
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not move an open file")
+async def test_nothing_is_acknowledged_once_the_file_has_left_its_path(tmp_path: Path, change: str) -> None:
+    path, elsewhere = tmp_path / "a.db", tmp_path / "b.db"
+    storage = open_storage(f"sqlite:///{path}")
+    session = ACMS("chat", storage, None)
+    await session.ingest("user", "stored")
+    if change == "deleted":
+        path.unlink()
+    else:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).rename(elsewhere.with_name(elsewhere.name + suffix))
+        if change == "replaced":
+            path.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(HandleError, match="nothing was written"):
+            await session.ingest("user", "lost")
+    await storage.aclose()
+    if change == "moved":  # put back, the same session goes on
+        for suffix in ("", "-wal"):
+            elsewhere.with_name(elsewhere.name + suffix).rename(path.with_name(path.name + suffix))
+        await session.ingest("user", "later")
+        assert [entry.content for entry in await session.entries()] == ["stored", "later"]
+    await session.close()
+    await storage.aclose()
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux says who locks what")

@@ -19,7 +19,9 @@ import apsw
 import psycopg
 import pytest
 
-from acms import ACMSError, StorageBusyError
+from acms import ACMS, ACMSConfig, ACMSError, Prompt, RetryConfig, StorageBusyError
+from acms.codecs import OpenAIChat
+from acms.prompt.history import cache_window
 from acms.storage import SQLiteStorage
 
 from ._process import finish_process, start_writer
@@ -240,6 +242,32 @@ async def test_T08_a_first_opening_waits_for_another_process_that_is_at_it(tmp_p
     other.execute("COMMIT").fetchall()
     other.close()
     await shared_contexts(storage, 1)
+    await storage.aclose()
+
+
+async def test_a_locked_file_delays_an_append_once_and_a_render_hardly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit counts from the call, with the work before it and without repetitions."""
+    monkeypatch.setattr(cache_window, "STORE_SECONDS", 0.05)
+    path = tmp_path / "held.db"
+    storage = SQLiteStorage(path, busy_seconds=0.5)
+    async with ACMS("chat", storage, None, config=ACMSConfig(retry=RetryConfig(max_attempts=100))) as session:
+        for number in range(5):
+            await session.ingest("user", f"message {number}")
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session).user("message 3?")
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE").fetchall()
+        rendered = await prompt.render(budget=300)
+        assert [warning for warning in rendered.warnings if "misses the provider's cache" in warning]
+        assert "message 4" in str(rendered.payload)
+        with pytest.raises(StorageBusyError) as caught:
+            await session.ingest("user", "refused")
+        assert caught.value.waited
+        other.execute("COMMIT").fetchall()
+        other.close()
+        await session.ingest("user", "stored")
+        assert [entry.content for entry in await session.entries()][4:] == ["message 4", "stored"]
     await storage.aclose()
 
 

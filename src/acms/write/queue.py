@@ -23,6 +23,7 @@ from acms.errors import (
     ConflictError,
     IdempotencyMismatchError,
     PreconditionError,
+    StorageBusyError,
     StorageUnavailableError,
     ValidationError,
 )
@@ -307,7 +308,8 @@ class WriteQueue:
                 # The retry is placed after a head that may include this attempt: only keys identify a repeated message.
                 all_have_keys = all(draft.key is not None for request in batch for draft in request.drafts)
                 may_repeat = all_have_keys or not is_unknown
-                if not error.retryable:
+                has_waited = isinstance(error, StorageBusyError) and error.waited
+                if not error.retryable or has_waited:
                     raise
                 if attempt >= first.retry.max_attempts or not may_repeat:
                     if unknown_error is not None:  # the caller must know that an attempt may have been stored

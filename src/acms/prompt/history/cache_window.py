@@ -17,6 +17,7 @@ says so.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import zlib
@@ -29,7 +30,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from acms.errors import ConflictError, SessionNotFoundError, StorageReadOnlyError
+from acms.errors import ConflictError, SessionNotFoundError, StorageBusyError, StorageReadOnlyError
 from acms.knowledge import DOUBT
 from acms.log.active_entries import Replacements, is_automatic_summary, is_sealed
 from acms.log.encoding import parse_entry_id
@@ -70,6 +71,12 @@ _REASONING = ("reasoning", "redacted_thinking")
 
 FORMAT = 3
 """Version of the record's format; a record of another version is ignored."""
+
+STORE_SECONDS = 1.0
+"""Seconds that a render waits for its record to be stored: more than a commit on a busy disk takes.
+
+Another process may hold the lock of an SQLite file for longer. A request is not delayed for the sake of the cache.
+"""
 
 Windows = dict[int, str]
 """Packed windows by budget, the ones stored last first."""
@@ -262,7 +269,7 @@ class WindowRecord:
         }
         try:
             data = _write_windows({self.budget: window.pack(), **other_windows})
-            await self._storage.put_record(context, self._name, data, rev=self._revision)
+            await self._put(context, data, self._revision)
         except ConflictError:
             return False
         except StorageReadOnlyError:  # nothing can be stored, as with a view, and trying again would not help
@@ -277,8 +284,16 @@ class WindowRecord:
             if replaces and self._revision:
                 data = _write_windows(other_windows) if other_windows else {}
                 with suppress(Exception):
-                    await self._storage.put_record(context, self._name, data, rev=self._revision)
+                    await self._put(context, data, self._revision)
         return True
+
+    async def _put(self, context: str, data: dict[str, Json], revision: int) -> None:
+        """Store the record; raise `StorageBusyError` if this takes longer than `STORE_SECONDS`."""
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._storage.put_record(context, self._name, data, rev=revision)
+        except TimeoutError:
+            raise StorageBusyError(f"the store did not answer within {STORE_SECONDS:g} s") from None
 
 
 def read_windows(record: Mapping[str, Any]) -> Windows:

@@ -62,7 +62,9 @@ class ErrorTranslation:
                 options=("free some space and repeat the call",),
             )
         if isinstance(error, apsw.BusyError | apsw.LockedError):
-            return StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
+            busy = StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
+            busy.waited = True
+            return busy
         # A file that ends too early is damaged, not unreadable.
         too_short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
         if too_short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
@@ -109,6 +111,8 @@ class CommitHooks:
 
     #: Run a batch of the functions from an index on and return their results in order; none if none can be batched.
     run_batch: Callable[[apsw.Connection, Sequence[Function], int], Sequence[Any]] = _no_batch
+    #: Called before the transaction is committed; an error undoes it.
+    before_commit: Callable[[], object] = _do_nothing
     #: Clear the caches after a transaction was rolled back, in part or whole.
     after_rollback: Callable[[], object] = _do_nothing
     #: Do what must not be done inside a transaction, before the callers are answered.
@@ -158,6 +162,7 @@ def run_transaction(
                         results.extend(batch)
                     else:
                         results.append(run_undoable(writer, functions[len(results)], hooks, single=single))
+                hooks.before_commit()
                 writer.execute("COMMIT")
             except BaseException:
                 hooks.after_rollback()

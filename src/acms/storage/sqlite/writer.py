@@ -15,11 +15,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any, TypeVar
 
 import apsw
 
-from acms.errors import ACMSError
+from acms.errors import ACMSError, StorageBusyError
 from acms.storage.sqlite.database import CommitHooks, ErrorTranslation, Function, run_transaction
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class StoppedError(Exception):
 class Work:
     """One unit of the writer: functions that run in the same transaction, each in its own savepoint."""
 
-    __slots__ = ("functions", "future", "port", "results")
+    __slots__ = ("functions", "future", "port", "posted_at", "results")
 
     def __init__(self, functions: Sequence[Function], port: Port | None = None) -> None:
         self.functions = functions
@@ -80,6 +81,8 @@ class Work:
         self.future: Answer | None = None
         #: A result or an error for each function, once they have run.
         self.results: list[Any] = []
+        #: From here on it waits for its commit.
+        self.posted_at = monotonic()
 
 
 class Port:
@@ -243,10 +246,14 @@ class Port:
 class WriteQueue:
     """The work that waits to be written to an open file, and the thread that writes it for every event loop."""
 
-    def __init__(self, writer: apsw.Connection, errors: ErrorTranslation, hooks: CommitHooks) -> None:
+    def __init__(
+        self, writer: apsw.Connection, errors: ErrorTranslation, hooks: CommitHooks, busy: int
+    ) -> None:
         self._writer = writer
         self._errors = errors
         self._hooks = hooks
+        #: Milliseconds that a work waits for another process.
+        self._busy = busy
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         #: Functions without a waiting caller.
         self.deferred: deque[Function] = deque()
@@ -292,14 +299,32 @@ class WriteQueue:
                 return works, False
 
     def _commit(self, works: Sequence[Work]) -> None:
-        """Run works in one transaction and have their callers answered."""
-        functions = [function for work in works for function in work.functions]
-        try:
-            results = run_transaction(self._writer, functions, self._hooks, self._errors)
-        except ACMSError as error:
-            results = [error] * len(functions)
-        else:
-            self._hooks.after_commit(self._writer)
+        """Run works in one transaction and have their callers answered.
+
+        Each waits for another process as long as `busy` says, counted from when it was posted: those that have waited
+        so long get the error, and the others try on.
+        """
+        while works:
+            functions = [function for work in works for function in work.functions]
+            waited = int((monotonic() - min(work.posted_at for work in works)) * 1000)
+            self._writer.set_busy_timeout(max(0, self._busy - waited))
+            late_works: Sequence[Work] = works
+            try:
+                results = run_transaction(self._writer, functions, self._hooks, self._errors)
+            except StorageBusyError as error:
+                expired = monotonic() - self._busy / 1000
+                late_works = [work for work in works if work.posted_at <= expired] or works
+                results = [error] * sum(len(work.functions) for work in late_works)
+            except ACMSError as error:
+                results = [error] * len(functions)
+            else:
+                self._writer.set_busy_timeout(self._busy)
+                self._hooks.after_commit(self._writer)
+            self._answer(late_works, results)
+            works = [work for work in works if work not in late_works]
+
+    def _answer(self, works: Sequence[Work], results: list[Any]) -> None:
+        """Have the callers of works answered; `results` has one for each of their functions."""
         start = 0
         works_of_port: dict[Port, list[Work]] = {}
         for work in works:
