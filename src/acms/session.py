@@ -196,8 +196,8 @@ class ACMS(View):
         messages, stored together: the id is that of the last. `content` may be a provider's list of parts. Media stay
         references; bytes go to `ACMSConfig(media=…)`, without it only their hash is stored.
 
-        Text that cannot be stored unchanged is repaired or cut and noted in `last_receipt.notes`, or refused with
-        `ACMSConfig(strict=True)`.
+        Text that cannot be stored unchanged is repaired and noted in `last_receipt.notes`, or refused with
+        `ACMSConfig(strict=True)`. Of a text of more than 1 MiB, the first 768 KiB and the last 128 KiB are stored.
 
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
         "arguments"}` or the nested form of chat completions; `tool_call_id` answers one. With an `idempotency_key` a

@@ -456,7 +456,8 @@ async def test_a_text_that_is_cut_is_noted_with_what_is_kept_and_logged_once(
     door: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     message = {"role": "user", "content": "x" * 2_000_000, "key": "k"}
-    note = "of a text of 2,000,000 bytes the first 786,432 and the last 131,072 are stored: "
+    note = "of a text of 2,000,000 bytes the first 786,432 and the last 131,072 are stored, "
+    note += "1,082,496 characters are left out: "
     note += "hand it over as several messages to keep it whole; ACMSConfig(strict=True) refuses it instead"
     notes: list[tuple[str, ...]] = []
     async with ACMS("s", MemoryStorage(), None) as session:

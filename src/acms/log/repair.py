@@ -142,11 +142,14 @@ class _Repair:
         if len(data) <= self._limit:
             return repaired
         head, tail = data[: self._limit * 3 // 4], data[-self._limit // 8 :]
+        head_text, tail_text = head.decode("utf-8", "ignore"), tail.decode("utf-8", "ignore")
+        left_out = len(repaired) - len(head_text) - len(tail_text)
         self._note(
-            f"{_CUT} {len(data):,} bytes the first {len(head):,} and the last {len(tail):,} are stored: {_CUT_ADVICE}"
+            f"{_CUT} {len(data):,} bytes the first {len(head):,} and the last {len(tail):,} are stored, "
+            f"{left_out:,} characters are left out: {_CUT_ADVICE}"
         )
         cut = f"\n[… {len(data) - len(head) - len(tail)} bytes cut …]\n"
-        return head.decode("utf-8", "ignore") + cut + tail.decode("utf-8", "ignore")
+        return head_text + cut + tail_text
 
     def limit_parts(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message whose lists of parts are cut to half the number of parts that a message may have."""
