@@ -780,8 +780,8 @@ class ACMS(View):
         validation.require_flag(verify, "verify")
         shared = self._shared
         context, mode = await shared.require_context(), shared.config.privacy.mode
-        erased = await erasure.erase_entries(
-            shared.storage, context, [id], verify=verify, service=shared.config.compaction, privacy=mode
+        erased = await erasure.erase_entries(  # by the handle: damaged entries can be erased
+            shared.handle, context, [id], verify=verify, service=shared.config.compaction, privacy=mode
         )
         shared.redactor.forget(erased.ids)
         shared.start_worker()  # erasing a summary requests a new compaction

@@ -37,6 +37,7 @@ from acms.results import ContextItems, IndexStats
 from acms.runtime.loops import PerLoop
 from acms.storage import handles
 from acms.storage.cache import CachedStorage
+from acms.storage.checked import CheckedStorage
 from acms.text.markers import freeze_patterns
 
 if TYPE_CHECKING:
@@ -568,9 +569,14 @@ def _validate_embedder(embedder: Any) -> Embedder:
 
 
 def _wrap_in_cache(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
-    """Return a storage handle wrapped in its cache, which all its sessions share; the first one sets its size."""
-    if not config.cache.enabled or isinstance(storage, CachedStorage):
+    """Return a storage handle wrapped in its cache, which all its sessions share; the first one sets its size.
+
+    Without a cache, each entry is checked whenever it is read.
+    """
+    if isinstance(storage, CachedStorage):
         return storage
+    if not config.cache.enabled:
+        return CheckedStorage(storage)
     shared = handles.get_shared_state(storage)
     if shared.front is None:
         shared.front = CachedStorage(

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from acms import ACMS, ACMSConfig, CacheConfig, Prompt, open_storage
+from acms.codecs import OpenAIChat
+from acms.errors import CorruptRecordError
 from tests.cli.test_cli import call, run
 
 SESSIONS = ("one", "two", "three")
@@ -70,6 +73,45 @@ def test_verify_of_a_file_that_cannot_be_opened_names_what_helps(file: Path) -> 
     assert error["options"] == ["restore the file from a backup"]
     others = json.loads(run("sessions", "--db", str(file), "--json", code=1).stderr)["error"]["options"]
     assert others[-1] == f"acms verify --db {shlex.quote(str(file))} lists what is damaged"
+
+
+def flip_byte(file: Path) -> None:
+    """Change one letter of message 150 of every session, wherever the file has its text."""
+    content = file.read_bytes()
+    assert b"Step 150: copied" in content
+    file.write_bytes(content.replace(b"Step 150: copied", b"Step 150: copies"))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_a_flipped_byte_never_reaches_a_request(file: Path, cached: bool) -> None:
+    flip_byte(file)
+    storage = open_storage(f"sqlite:///{file}")
+    config = ACMSConfig(cache=CacheConfig(enabled=cached))
+    async with ACMS("one", storage, None, config=config) as session:
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session)
+        # The damaged message is not read for a short request, which is built as ever.
+        assert "Step 299" in str((await prompt.render(budget=500)).payload)
+        for read in (
+            lambda: prompt.recall(session, "Step 150").render(budget=2_000),
+            lambda: prompt.render(budget=100_000),
+            lambda: session.recall("Step 150", budget=1_000),
+            lambda: session.window(budget=100_000),
+            lambda: session.entries(),
+        ):
+            with pytest.raises(CorruptRecordError, match="does not match its digest") as caught:
+                await read()
+            assert "acms verify lists what is damaged" in caught.value.options
+        await session.ingest("user", "Still stored.")
+    await storage.aclose()
+
+
+def test_a_damaged_message_is_erased_by_the_version_that_verify_names(file: Path) -> None:
+    flip_byte(file)
+    db = ("--db", str(file))
+    assert "one " in run("verify", *db, code=1).stdout
+    for session in SESSIONS:
+        run("erase", session, "--message", "v151", "--yes", *db)
+    assert call("verify", *db)["ok"]
 
 
 def test_a_damaged_file_is_not_backed_up(file: Path, tmp_path: Path) -> None:

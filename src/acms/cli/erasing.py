@@ -14,13 +14,14 @@ from acms.cli.base import Shell, Yes, build_session, define_command, resolve_ent
 from acms.cli.output import count_noun, shell_words, to_json_value
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_context, erase_entries, erase_subject
-from acms.errors import NotFoundError, ValidationError
+from acms.errors import CorruptRecordError, NotFoundError, ValidationError
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED, require_same_namespace
 from acms.model import Context
 from acms.ports import Progress, StorageBackend
 from acms.privacy.detect import safe_key
 from acms.results import Erasure
+from acms.session import ACMS
 
 KEPT = {
     "source": "stays: the message that the fact was made from",
@@ -152,7 +153,17 @@ async def _resolve_messages(storage: StorageBackend, context: Context, names: Se
     if context.deleted_at is not None:
         return names
     async with build_session(storage, context, context.id) as session:
-        return [await resolve_entry(session, name) for name in names]
+        return [await _resolve_message(storage, session, context, name) for name in names]
+
+
+async def _resolve_message(storage: StorageBackend, session: ACMS, context: Context, name: str) -> str:
+    """Return the id of a named entry; a damaged one, which a session does not read, must be erasable by its version."""
+    try:
+        return await resolve_entry(session, name)
+    except CorruptRecordError:
+        version = int(name[1:])
+        (entry,) = await storage.read(context.id, after=version - 1, before=version + 1)
+        return entry.id
 
 
 async def _erase_subject(storage: StorageBackend, target: _Target, options: _ErasureOptions) -> Erasure:

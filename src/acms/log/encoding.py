@@ -309,7 +309,7 @@ def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iter
             version = entry.version  # report a gap once, and go on after it
         if entry.batch != batch:
             batch, head_before, digests = entry.batch, head, sha256()
-        problem = _find_problem(entry)
+        problem = find_content_problem(entry)
         if problem is not None:
             yield version, problem
         digests.update(entry.digest)
@@ -319,7 +319,7 @@ def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iter
             head = entry.chain  # later entries are checked against the stored value
 
 
-def _find_problem(entry: Entry) -> str | None:
+def find_content_problem(entry: Entry) -> str | None:
     """Return a description of the fault in the content of an entry, or None."""
     if entry.salt is not None:
         nonce = entry.id.rsplit("_", 1)[-1]

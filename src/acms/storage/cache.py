@@ -22,6 +22,7 @@ from acms.model import Entry, Head, Kind
 from acms.ports import StorageBackend
 from acms.storage import append_rules
 from acms.storage.append_rules import Read, parse_entry_ids
+from acms.storage.checked import CheckedStorage
 from acms.storage.wrapper import WrapperStorage
 
 _version = attrgetter("version")
@@ -87,6 +88,8 @@ class CachedStorage(WrapperStorage):
         clock: Callable[[], float] = monotonic,
     ) -> None:
         super().__init__(inner)
+        #: Reads what is not cached.
+        self._checked = CheckedStorage(inner)
         self.max_bytes = max_bytes
         self.max_entries = max_entries
         self.ttl_seconds = ttl_seconds
@@ -121,7 +124,7 @@ class CachedStorage(WrapperStorage):
         append_rules.check_read(newest, limit)
         request = Read(at, after, before, kinds, replacing, newest, limit, deleted)
         if deleted:  # rare, and without a head there is no epoch to trust
-            return await request.run(self.inner, context)
+            return await request.run(self._checked, context)
         head = await self.inner.head(context)
         first, last = max(1, after + 1), request.last_version(head.version)
         if first > last:
@@ -134,7 +137,7 @@ class CachedStorage(WrapperStorage):
             return request.select(all_replacing[start : bisect_right(all_replacing, last, key=_version)])
         # The store finds rare kinds by an index; here every message between them would be fetched.
         if kinds is not None and Kind.MESSAGE not in kinds:
-            return await request._replace(at=last).run(self.inner, context)
+            return await request._replace(at=last).run(self._checked, context)
         return await self._read_by_version(context, cached, request, first, last)
 
     async def replacements(self, context: str, head: Head, version: int, *, searchable: bool) -> Replacements:
@@ -171,7 +174,7 @@ class CachedStorage(WrapperStorage):
         self._hits += len(entries)
         missing = [id for id in location_of if id not in entries]
         if missing:
-            fetched = [entry for entry in await self.inner.get(missing) if entry is not None]
+            fetched = [entry for entry in await self._checked.get(missing) if entry is not None]
             self._misses += len(fetched)
             entries.update({entry.id: entry for entry in fetched})
             for owner, cached in cached_logs.items():
@@ -217,7 +220,7 @@ class CachedStorage(WrapperStorage):
         if cached_up_to >= head.version or cached.rewrites == head.rewrites:
             self._hits += len(cached_entries)
             return cached_entries
-        newer = await self.inner.read(context, at=head.version, after=cached_up_to, replacing=True)
+        newer = await self._checked.read(context, at=head.version, after=cached_up_to, replacing=True)
         self._hits += len(cached_entries)
         self._misses += len(newer)
         replacing = [*cached_entries, *newer]
@@ -248,10 +251,10 @@ class CachedStorage(WrapperStorage):
                         limit - len(entries) + 8
                     )  # a few more, since entries of other kinds do not count
                 first_missing, last_missing = _missing_run(cached.entries, version, end, max_length)
-                missing = await self.inner.read(context, at=last_missing, after=first_missing - 1)
+                missing = await self._checked.read(context, at=last_missing, after=first_missing - 1)
                 # The log was deleted or erased meanwhile: leave the whole request to the store.
                 if len(missing) != last_missing - first_missing + 1:
-                    return await request._replace(at=last).run(self.inner, context)
+                    return await request._replace(at=last).run(self._checked, context)
                 fetched += len(missing)
                 self._cache_entries(cached, missing, cached.entries)
                 entry = cached.entries[version]
