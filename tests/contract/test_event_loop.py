@@ -17,13 +17,17 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, open_storage
+from acms import ACMS, ACMSConfig, Privacy, PrivacyConfig, Prompt, open_storage
 from acms.acs import ACS
+from acms.codecs import OpenAIChat
 from acms.privacy import redact_entry
 from acms.privacy.redact_entry import apply_privacy_mode
+from acms.prompt.history import cache_window
 from acms.providers.tokens import default_counter
+from acms.recall import shortening
 from acms.runtime import threads
 from acms.runtime.threads import INLINE, drive_generator, in_thread, pause_if_busy
+from acms.text import condense, index_record
 from tests.support.sources import Source, fragment_ids, make_engine, make_item, never_answer, request
 
 MANY = 10_000
@@ -128,6 +132,41 @@ async def test_what_shows_many_tokens_is_planned_beside_the_loop(read: str) -> N
             assert bool(set(counter.threads) - {threading.get_ident()}) is beside
 
 
+async def test_a_long_output_is_indexed_quoted_and_cut_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: dict[str, set[int]] = {}
+
+    def note(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            used.setdefault(f"{module.__name__}.{name}", set()).add(threading.get_ident())
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, noted)
+
+    note(condense, "split_records")
+    note(shortening, "split_records")
+    note(index_record, "encode_index_record")
+    note(cache_window, "build_recall_block")
+    output = "\n".join(f"{number} GET /orders/{number * 7_919 % 9_973} 200" for number in range(3_000))
+    async with ACMS("u", open_storage("memory://"), None) as session:
+        call = {"id": "c", "type": "function", "function": {"name": "log", "arguments": "{}"}}
+        await session.ingest("assistant", tool_calls=[call])
+        await session.ingest("tool", output, tool_call_id="c")
+        await session.recall("which order is 4711?", budget=1_000)
+        await session.ingest("user", "Thanks.")
+        for question in ("Which order is 4711?", "Which order is 4712?"):
+            prompt = Prompt(OpenAIChat("gpt-4o")).history(session).recall(session, question).user(question)
+            await prompt.render(budget=1_000)
+    assert len(used) == 4
+    here = threading.get_ident()
+    # Of the index records, those of the short messages are written on the loop.
+    assert len(used.pop("acms.text.index_record.encode_index_record") - {here}) == 1
+    assert [name for name, threads in used.items() if here in threads] == []
+
+
 async def test_long_texts_are_searched_for_secrets_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
 
@@ -159,11 +198,11 @@ async def test_a_generator_is_driven_to_its_end_and_may_fail() -> None:
         return asked
 
     here = threading.get_ident()
-    assert await drive_generator(steps(None), answer, INLINE) == (here, here)
-    asked, ended = await drive_generator(steps(None), answer, INLINE + 1)
+    assert await drive_generator(steps(None), answer, lambda: INLINE) == (here, here)
+    asked, ended = await drive_generator(steps(None), answer, lambda: INLINE + 1)
     assert here not in (asked, ended)
     with pytest.raises(LookupError):
-        await drive_generator(steps(LookupError()), answer, INLINE + 1)
+        await drive_generator(steps(LookupError()), answer, lambda: INLINE + 1)
 
 
 # ── the host is left alone ──────────────────────────────────────────────────────────────────────────────────────────

@@ -26,7 +26,7 @@ from acms.model import Context, Derived, Draft, Head, State
 from acms.observability.logging import log_event, safe_error
 from acms.ports import StorageBackend
 from acms.results import IndexStats
-from acms.runtime.threads import Building
+from acms.runtime.threads import INLINE, Building, in_thread
 from acms.storage import handles
 from acms.text import index_record
 
@@ -163,6 +163,8 @@ class Indexes:
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
         #: Stored entries whose index record is not written yet: (context, epoch, version, id, draft).
         self._unindexed_entries: deque[tuple[str, int, int, str, Draft]] = deque()
+        #: Writes the record of the long entry that is next in the queue.
+        self._long_task: asyncio.Task[None] | None = None
         #: Index records that no index has taken yet, with their erasure generation, and those not yet stored.
         self._new_records: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._unstored_records: dict[str, list[tuple[int, bytes]]] = {}
@@ -207,8 +209,39 @@ class Indexes:
     def _write_idle(self) -> None:
         self.work(FLUSH)
         self._timer = None
-        if self._unindexed_entries:
+        if self._begins_with_long():
+            self._write_long()
+        elif self._unindexed_entries:
             self._timer = asyncio.get_running_loop().call_later(0, self._write_idle)
+
+    def _begins_with_long(self) -> bool:
+        """Return whether the next entry of the queue is long, so that its record is written in a thread."""
+        return bool(self._unindexed_entries) and len(self._unindexed_entries[0][-1].content) > INLINE
+
+    def _write_long(self) -> asyncio.Task[None]:
+        """Write the index record of the long entry that is next in the queue, and then of the others."""
+        if self._long_task is None or self._long_task.done():
+            self._long_task = asyncio.get_running_loop().create_task(self._encode_long())
+        return self._long_task
+
+    async def _encode_long(self) -> None:
+        context, epoch, version, id, draft = self._unindexed_entries[0]
+        try:
+            record = await in_thread(partial(index_record.encode_index_record, draft, id))
+        except Exception:
+            self._unindexed_entries.popleft()
+            raise
+        self._unindexed_entries.popleft()
+        self._keep(context, version, epoch, record)
+        if self._unindexed_entries and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(0, self._write_idle)
+
+    async def _write_all(self) -> None:
+        """Write the index records of all queued entries."""
+        while self._unindexed_entries:
+            self.work(len(self._unindexed_entries))
+            if self._begins_with_long():
+                await asyncio.shield(self._write_long())
 
     def learn(self, context: str, epoch: int, rows: Sequence[Derived]) -> None:
         """Cache vectors that were sent to the store and may not be readable there yet.
@@ -226,8 +259,10 @@ class Indexes:
             total -= len(dropped_rows)
 
     def work(self, limit: int = 2) -> None:
-        """Write the index records of a few entries."""
+        """Write the index records of a few entries, up to the first long one."""
         for _ in range(min(limit, len(self._unindexed_entries))):
+            if self._begins_with_long():
+                return
             context, epoch, version, id, draft = self._unindexed_entries.popleft()
             self._keep(context, version, epoch, index_record.encode_index_record(draft, id))
 
@@ -259,7 +294,7 @@ class Indexes:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.work(len(self._unindexed_entries))
+        await self._write_all()
         if self._waiting_count >= UNSTORED or everything:
             unstored_records, self._unstored_records = self._unstored_records, {}
         else:
@@ -285,13 +320,12 @@ class Indexes:
 
         It may not if the loop was closed during a build, which may still run in a thread.
         """
-        self._timer = None
+        self._timer = self._long_task = None
         return not any(lock.locked() for lock in self._locks.values())
 
     async def write_records(self) -> None:
         """Write the queued index records, and pass them to the store if there are many."""
-        if self._unindexed_entries:
-            self.work(len(self._unindexed_entries))
+        await self._write_all()
         if self.is_flush_due:
             await self.flush(everything=False)
 

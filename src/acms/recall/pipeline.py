@@ -390,10 +390,13 @@ T = TypeVar("T")
 async def run_plan(steps: PlanSteps[T], reader: Reader, tokens: int = 0) -> T:
     """Run a plan to its end, and answer its requests for redacted entries and reranker scores.
 
-    Raise `ContentGone` if a requested entry has no content any more. A plan of many `tokens` runs off the event loop.
+    Raise `ContentGone` if a requested entry has no content any more. A plan of many `tokens`, or one that cuts a long
+    entry, runs off the event loop.
     """
+    longest = 0
 
     async def answer(request: list[str] | RerankRequest) -> object:
+        nonlocal longest
         if isinstance(request, RerankRequest):
             assert reader.reranking is not None
             query = reader.redactor.redact_text(request.query)
@@ -402,10 +405,11 @@ async def run_plan(steps: PlanSteps[T], reader: Reader, tokens: int = 0) -> T:
         gone_ids = [id for id in request if id not in rows or rows[id].state is not State.LIVE]
         if gone_ids:
             raise ContentGone(gone_ids)
+        longest = max([longest, *(len(row.content) for row in rows.values())])
         owners = {row.context for row in rows.values()}
         return LoadedEntries(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
 
-    return await drive_generator(steps, answer, tokens)
+    return await drive_generator(steps, answer, lambda: max(tokens, longest))
 
 
 @dataclass(frozen=True, slots=True)

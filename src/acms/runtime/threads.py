@@ -58,9 +58,12 @@ async def off_loop(work: Callable[[], T], size: int) -> T:
 
 
 async def drive_generator(
-    steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[object]], size: int
+    steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[object]], size: Callable[[], int]
 ) -> T:
-    """Run a generator to its end as `off_loop` does; what it yields is passed to `answer`, and the result sent back."""
+    """Run a generator to its end; what it yields is passed to `answer`, and the result sent back.
+
+    Each step runs as `off_loop` does; `size` returns the characters that the next one reads, roughly.
+    """
     last_answer: object = None
     results: list[T] = []
 
@@ -71,7 +74,7 @@ async def drive_generator(
             results.append(end.value)
             return []
 
-    while requests := await off_loop(work, size):
+    while requests := await off_loop(work, size()):
         last_answer = await answer(requests[0])
     return results[0]
 

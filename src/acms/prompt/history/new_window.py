@@ -5,8 +5,9 @@ The steps follow each other in the order of importance. Each takes its tokens of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from acms.model import Context
 from acms.plan import turns
@@ -18,8 +19,10 @@ from acms.prompt.history.answers import Answers
 from acms.prompt.history.cache_window import CacheWindow
 from acms.prompt.history.earlier_calls import write_earlier_calls
 from acms.prompt.history.placed import HistoryRead
-from acms.prompt.history.reader import HistoryReader, HistoryRequest
+from acms.prompt.history.reader import HistoryReader, HistoryRequest, run_cut
 from acms.prompt.history.tool_outputs import LEAST_SHOWN, CallCutter, is_call
+
+T = TypeVar("T")
 
 NEWEST_SHARE = 0.15
 """Share of the budget that the newest messages take when a window begins: questions about them need no recall."""
@@ -101,7 +104,8 @@ class NewWindow:
         `previous_groups` are those that the last window showed.
         """
         answer_tokens = await self._measure_answers()
-        self._cut_outputs(answer_tokens + self._tokens_for_call_names())
+        reserved_tokens = answer_tokens + self._tokens_for_call_names()
+        await self._run_cut(partial(self._cut_outputs, reserved_tokens))
         self._choose_start(answer_tokens)
         with_question = self._move_question_to_front()
         budget = self._request.budget - self._request.cost(with_question.front)
@@ -118,10 +122,15 @@ class NewWindow:
             self._named_calls = self._name_earlier_calls(self._list_unrecalled_turn(), names_budget)
         else:
             exchange_budget = max(fill_budget, int(budget * CUT_EXCHANGE_SHARE))
-            self._show_more(self._turn_start, len(self._costs) - 1, exchange_budget)
+            newest = len(self._costs) - 1
+            await self._run_cut(partial(self._show_more, self._turn_start, newest, exchange_budget))
             self._answers = await self._drop_visible(self._answers, self._cut_groups[self._start :])
             await self._show_last_exchange(exchange_budget, recall_budget, take_all=take_all)
-            self._show_more(self._start, self._turn_start, int(budget * MIN_FILLED_SHARE))
+            filled_budget = int(budget * MIN_FILLED_SHARE)
+            await self._run_cut(partial(self._show_more, self._start, self._turn_start, filled_budget))
+
+    async def _run_cut(self, cut: Callable[[], T]) -> T:
+        return await run_cut(cut, self.history.groups)
 
     def _cost_of_groups(self) -> int:
         """Return the raw tokens of the groups that are shown."""
@@ -379,15 +388,15 @@ class NewWindow:
         """
         groups, front = self.history.groups, self.history.front
         budget -= self._cost_of_groups()
-        start, limits = self._fill_exchange(budget, self.pieces)
-        shown_groups = self._cutter.cut(groups[start:], limits)
+        start, limits = await self._run_cut(partial(self._fill_exchange, budget, self.pieces))
+        shown_groups = await self._run_cut(partial(self._cutter.cut, groups[start:], limits))
         visible = self._collect_visible(front, shown_groups)
         if any(piece.id in visible for piece in self.pieces):
             assert self._request.answers is not None  # there are pieces
             search = self._request.answers
             answers = await search.find(recall_budget, visible, self._context, take_all=take_all)
-            new_start, new_limits = self._fill_exchange(budget, answers.pieces)
-            new_groups = self._cutter.cut(groups[new_start:], new_limits)
+            new_start, new_limits = await self._run_cut(partial(self._fill_exchange, budget, answers.pieces))
+            new_groups = await self._run_cut(partial(self._cutter.cut, groups[new_start:], new_limits))
             answers = await self._drop_visible(answers, new_groups)
             new_ids = {piece.id for piece in answers.pieces} | cache_window.visible_ids(new_groups)
             if any(piece.id in visible and piece.id not in new_ids for piece in self.pieces):
@@ -400,7 +409,7 @@ class NewWindow:
         for index in range(start, self._turn_start):
             version = groups[index].first
             if limits.get(version) != old_limits.get(version):
-                self._cut_again(index)
+                await self._run_cut(partial(self._cut_again, index))
 
     def _show_more(self, start: int, end: int, budget: int) -> None:
         """Show more of the cut groups between two indexes, the newest first, while everything shown fits a budget.

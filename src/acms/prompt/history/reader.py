@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from acms.log import summary_levels
 from acms.log.active_entries import EntryGroup, is_sealed
@@ -28,11 +29,14 @@ from acms.prompt.history.placed import (
     label_in_front,
     load_front_entries,
 )
-from acms.prompt.history.tool_outputs import CallCutter
+from acms.prompt.history.tool_outputs import CallCutter, measure_longest_text
 from acms.prompt.resolve import MARGIN
 from acms.prompt.steps import Readable
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.recall.window import LogSpan
+from acms.runtime.threads import off_loop
+
+T = TypeVar("T")
 
 CONDENSED_OUTPUTS = 12
 """Condensed tool outputs that a prompt could hold: several of them and the conversation fit."""
@@ -133,7 +137,8 @@ class HistoryReader:
             groups = self._build_groups(
                 [unit for unit in units if unit.entries[0].kind is not Kind.SUMMARY], labels
             )
-        front, front_entries = self._choose_summaries(summaries, self._summaries_budget(groups), span)
+        summaries_budget = await run_cut(partial(self._summaries_budget, groups), groups)
+        front, front_entries = self._choose_summaries(summaries, summaries_budget, span)
         if summaries and not front:
             self.warnings.append(
                 "no summary of older messages fits: even the shortest takes half of the space"
@@ -174,12 +179,17 @@ class HistoryReader:
             may_begin_earlier = turns.ends_with_call(groups) and not request.question_follows
             # The index is the number of groups if no question was found.
             has_turn_start = turn_start < len(groups) or not may_begin_earlier
-            cut_groups = self._cutter.cut(groups, self._cutter.limit_long_messages(groups[:turn_start]))
-            is_filled = request.cost(cut_groups) > request.budget
+            cost = await run_cut(partial(self._measure_when_cut, groups, turn_start), groups)
+            is_filled = cost > request.budget
             is_far = read_budget > cache_window.MOST_BUDGETS_SEARCHED * request.budget
             if span.whole or is_far or (is_filled and has_turn_start):
                 return span, groups
             read_budget *= 2
+
+    def _measure_when_cut(self, groups: Sequence[MessageGroup], turn_start: int) -> int:
+        """Return the raw tokens of groups whose calls, and long messages before the turn, are condensed."""
+        limits = self._cutter.limit_long_messages(groups[:turn_start])
+        return self._request.cost(self._cutter.cut(groups, limits))
 
     # ── what stands in front ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -252,3 +262,8 @@ def _select_from_version(units: Sequence[EntryGroup[Entry]], version: int) -> li
     ]
     start = starts[0] if starts else len(units)
     return [unit for unit in units[start:] if unit.entries[0].kind is not Kind.SUMMARY]
+
+
+async def run_cut(cut: Callable[[], T], groups: Sequence[MessageGroup]) -> T:
+    """Run a function that cuts these groups: in a thread if a text of theirs is long, else on the event loop."""
+    return await off_loop(cut, measure_longest_text(groups))

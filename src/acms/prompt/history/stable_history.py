@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from acms.log.encoding import is_fact_id, parse_entry_id
 from acms.model import Context
@@ -21,9 +22,10 @@ from acms.prompt.history.answers import AnswerSearch
 from acms.prompt.history.cache_window import Block, CacheWindow, WindowRecord, load_window_entries
 from acms.prompt.history.new_window import MIN_FILLED_SHARE, NewWindow
 from acms.prompt.history.placed import HistoryRead, PlacedHistory, find_missing_question
-from acms.prompt.history.reader import HistoryReader, HistoryRequest
+from acms.prompt.history.reader import HistoryReader, HistoryRequest, run_cut
 from acms.prompt.history.tool_outputs import CallCutter
 from acms.prompt.resolve import LogRead
+from acms.runtime.threads import off_loop
 from acms.text.chat_messages import EXCERPTS, EXCERPTS_AMONG, EXCERPTS_OF_TURN, FACTS, MORE_EXCERPTS
 
 
@@ -156,7 +158,7 @@ class StableHistory:
         """Add the content of the newest turn after the content already shown; None if it does not fit."""
         if not self._has_same_labels(window, history):
             return None
-        cut_result = self._cut_new_outputs(window, history)
+        cut_result = await run_cut(partial(self._cut_new_outputs, window, history), history.groups)
         if cut_result is None:
             return None
         groups, limits = cut_result
@@ -194,7 +196,7 @@ class StableHistory:
         pieces = (await answers.find(recall_budget, visible, self._context)).pieces
         if pieces and self._request.block_cost(pieces) > self._tokens_left(window, history):
             return None
-        return window._replace(blocks=(*window.blocks, self._build_block(history, index, pieces)))
+        return window._replace(blocks=(*window.blocks, await self._build_block(history, index, pieces)))
 
     def _shows_enough(self, placed: PlacedHistory, window: CacheWindow) -> bool:
         """Return whether a window made for another budget shows as much as one that would begin now.
@@ -231,7 +233,8 @@ class StableHistory:
             previous=self._previous,
         )
         await chosen.choose(previous_groups)
-        history = chosen.history._replace(groups=chosen.cut_chosen_groups())
+        groups = await run_cut(chosen.cut_chosen_groups, chosen.history.groups)
+        history = chosen.history._replace(groups=groups)
         pieces = chosen.pieces
         question = find_missing_question(history, chosen.older_groups)
         shown_cost = self._request.cost([*history.front, *history.groups]) + self._request.block_cost(pieces)
@@ -252,7 +255,7 @@ class StableHistory:
         groups, span = history.groups, history.span
         blocks: tuple[Block, ...] = ()
         if self.answers is not None or pieces:
-            blocks = (self._build_block(history, self._request.find_turn_start(history), pieces),)
+            blocks = (await self._build_block(history, self._request.find_turn_start(history), pieces),)
         starts_later = bool(groups) and not is_whole
         outputs = [(group.first, limits[group.first]) for group in groups if group.first in limits]
         head = await self._request.session.storage.head(span.context)
@@ -315,11 +318,15 @@ class StableHistory:
 
     # ── blocks among the messages ───────────────────────────────────────────────────────────────────────────────────
 
-    def _build_block(self, history: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
-        groups = history.groups
+    async def _build_block(self, history: HistoryRead, index: int, pieces: Sequence[Piece]) -> Block:
+        groups, entries = history.groups, self._request.entries
         after = history.span.version if index >= len(groups) else groups[index].first - 1
         query = "" if self.answers is None else self.answers.step.query
-        return cache_window.build_recall_block(after, query, pieces, self._request.entries)
+        sources = [entries[id] for piece in pieces for id in piece.sources if id in entries]
+        longest = max([len(entry.content) for entry in sources], default=0)
+        return await off_loop(
+            partial(cache_window.build_recall_block, after, query, pieces, entries), longest
+        )
 
     def _write_block(self, pieces: tuple[Piece, ...], explanation: str = EXCERPTS) -> ComposedMessage:
         return excerpts.write_block(pieces, self._request.codec, explanation)

@@ -225,6 +225,16 @@ class CallCutter:
         return max(self._condensed_limit(group), condense.find_level(costs, budget - frame_cost))
 
 
+def measure_longest_text(groups: Sequence[MessageGroup]) -> int:
+    """Return the characters of the longest text of some groups that may be cut."""
+    longest = 0
+    for group in groups:
+        for message in group.messages:
+            for part in message.parts:
+                longest = max(longest, len(_text_to_cut(part, is_call=False) or ""))
+    return longest
+
+
 def is_call(group: MessageGroup) -> bool:
     """Return whether a group is a tool call with its results."""
     return len(group.messages) > 1 and any(message.role is Role.TOOL for message in group.messages)
