@@ -36,7 +36,7 @@ def test_a_key_is_made_listed_rotated_and_revoked(db: str) -> None:
     assert made["key"]["scopes"] == [
         "context:append", "context:compact", "context:fork", "context:read", "memory:read", "memory:write",
     ]  # fmt: skip
-    rotated = told("keys", "rotate", id, "--overlap", "0m", "--db", db)
+    rotated = told("keys", "rotate", id, "--overlap", "0s", "--db", db)
     new = rotated["key"]["id"]
     assert rotated["key"]["succeeds"] == id
     told("keys", "revoke", new, "--db", db)

@@ -1266,7 +1266,7 @@ export interface paths {
         };
         /**
          * Return the metrics in the Prometheus text format.
-         * @description They count the requests of this process and cover no content. The scope is `admin:config`.
+         * @description They count the requests of this process, of all tenants together, and cover no content. The scope is `admin:config`.
          */
         get: operations["metrics"];
         put?: never;

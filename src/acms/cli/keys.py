@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 keys = create_group("keys", "Manage API keys of the HTTP service; show who changed what.")
 
-_DURATION = re.compile(r"([1-9]\d{0,5}|0)([mhd])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_DURATION = re.compile(r"([1-9]\d{0,5}|0)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 KEYS = (
     Column("id", "cyan"),
@@ -63,10 +63,10 @@ Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Tenant of
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as 30m, 12h or 90d; raise `BadParameter` for any other text."""
+    """Parse a duration such as 45s, 30m, 12h or 90d; raise `BadParameter` for any other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not a time such as 30m, 12h or 90d")
+        raise typer.BadParameter(f"{text!r} is not a time such as 45s, 30m, 12h or 90d")
     number, unit = match.groups()
     return timedelta(**{_UNITS[unit]: int(number)})
 

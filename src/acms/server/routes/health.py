@@ -66,7 +66,7 @@ async def ready(call: Call[Any, Any]) -> Reply:
 async def metrics(call: Call[Any, Any]) -> Reply:
     """Return the metrics in the Prometheus text format.
 
-    They count the requests of this process and cover no content. The scope is `admin:config`.
+    They count the requests of this process, of all tenants together, and cover no content. The scope is `admin:config`.
     """
     return Reply(body=await call.app.serialize_metrics(), media=MEDIA)
 
