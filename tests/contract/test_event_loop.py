@@ -215,6 +215,7 @@ def host() -> Iterator[None]:
     def state() -> tuple[object, ...]:
         return gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()
 
+    gc.unfreeze()  # the suite froze its own objects, of which some end during a test
     before, threads = state(), set(threading.enumerate())
     yield
     assert state() == before
