@@ -185,7 +185,8 @@ def test_a_message_is_replaced_and_retracted(db: str) -> None:
     run("retract", "u", replaced["id"], "--db", db)
     assert "We deploy on Tuesdays." in run("window", "u", "--db", db).stdout
     advice = run("undo", "u", "3", "--db", db, code=1).stderr.partition("try: ")[2].split()
-    run(advice[0], "u", advice[1], "--db", db)
+    assert advice[:2] == ["acms", "retract"]
+    run("retract", "u", next(word for word in advice if word.startswith(("m_", "v"))), "--db", db)
     run("retract", "u", "v99", "--db", db, code=1)
     run("add", "u", "user", "Called like a version.", "--key", "v1", "--db", db)
     run("retract", "u", "v1", "--db", db)

@@ -104,3 +104,42 @@ async def test_cut_outputs_of_earlier_turns_leave_room_for_what_answers(budget: 
         )
     assert "the street of the old office" in json.dumps(rendered.payload)
     assert rendered.tokens.upper_bound <= budget
+
+
+async def chat_about_reports(session: ACMS, count: int) -> None:
+    for number in range(count):
+        await session.ingest("user", f"Run report {number}, please.")
+        await session.ingest("assistant", f"Report {number}: all 14 checks of the night have passed.")
+
+
+PHONE_QUESTION = "What is the on-call phone number?"
+
+
+@pytest.mark.parametrize("free_tokens", [20, 60, 100, 200])
+async def test_a_session_that_just_fits_leaves_room_for_what_other_sessions_answer(free_tokens: int) -> None:
+    storage = open_storage("memory://")
+    async with ACMS("earlier", storage, None, namespace="team") as session:
+        await chat_about_reports(session, 40)
+        await session.ingest("user", "Our on-call phone is 0144.")
+        await chat_about_reports(session, 40)
+        await session.ingest("user", "The on-call phone changed to 0199.")
+    async with ACMS("now", storage, None, namespace="team") as session:
+        await chat_about_reports(session, 60)
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session)
+        whole = (await prompt.user(PHONE_QUESTION).render(budget=10_000)).tokens.upper_bound
+        prompt = prompt.recall(session, PHONE_QUESTION).user(PHONE_QUESTION)
+        rendered = await prompt.render(budget=whole + free_tokens)
+    text = json.dumps(rendered.payload)
+    assert "0144" in text
+    assert "0199" in text
+
+
+async def test_a_recall_without_tokens_is_made_again_for_a_larger_budget() -> None:
+    async with ACMS("now", open_storage("memory://"), None) as session:
+        await session.ingest("user", "Our on-call phone is 0144.")
+        await chat_about_reports(session, 40)
+        prompt = Prompt(OpenAIChat("gpt-4o")).history(session)
+        prompt = prompt.recall(session, PHONE_QUESTION).user(PHONE_QUESTION)
+        texts = [json.dumps((await prompt.render(budget=budget)).payload) for budget in (75, 90, 108, 125)]
+    assert "0144" not in texts[0]
+    assert "0144" in texts[-1]

@@ -259,7 +259,8 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
         searched = find_searched_others(corpus, ranking.query, ranking.scores, ranking.positions)
         ranking.limit_other_sessions(searched)
         add_companions(corpus, ranking)  # of what is searched
-        is_unrelated = not searched.any()
+        others = ranking.positions[ranking.positions < corpus.start]
+        is_unrelated = not ranking.find_answers(others).any()
     if request.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= request.others_whole:
         ranking.include_always(np.arange(corpus.start))
     elif is_unrelated and find_content_words(ranking.query):

@@ -91,6 +91,12 @@ class AnswerSearch:
             return self.step.tokens
         return min(int(self.session.effort * self.budget), MAX_RECALL_TOKENS)
 
+    @property
+    def tokens_to_measure(self) -> int:
+        """Tokens within which answers are searched to learn how many tokens they need."""
+        tokens = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
+        return min(tokens, self.max_tokens)
+
     async def find(
         self, budget: int, visible: Mapping[str, str], context: Context | None, *, take_all: bool = False
     ) -> Answers:
@@ -166,13 +172,18 @@ class AnswerSearch:
         """
         self._measured_tokens = 0
         self._turn_ids = cache_window.visible_ids(turn)
-        tokens = int(self.budget * ANSWERS_SHARE) + tokens_for_user_words(self.budget)
-        tokens = min(tokens, self.max_tokens)
-        if tokens <= self._frame_cost:
+        if self.tokens_to_measure <= self._frame_cost:
             return 0
-        self._measured_tokens = tokens
-        answers = await self._find_unseen(tokens, {}, context)
+        self._measured_tokens = self.tokens_to_measure
+        answers = await self._find_unseen(self.tokens_to_measure, {}, context)
         return self.block_cost(answers.without_entries(self._turn_ids).pieces)
+
+    async def measure_unseen(self, visible: Mapping[str, str], context: Context | None) -> int:
+        """Return the tokens of the best answers within `ANSWERS_SHARE` of the budget that are not visible."""
+        if self.tokens_to_measure <= self._frame_cost:
+            return 0
+        answers = await self._find_unseen(self.tokens_to_measure, visible, context)
+        return self.block_cost(answers.pieces)
 
     def forget(self) -> None:
         """Forget the results, because the log may have changed."""

@@ -106,7 +106,7 @@ class NewWindow:
         answer_tokens = await self._measure_answers()
         reserved_tokens = answer_tokens + self._tokens_for_call_names()
         await self._run_cut(partial(self._cut_outputs, reserved_tokens))
-        self._choose_start(answer_tokens)
+        self._choose_start(await self._measure_hidden_answers())
         with_question = self._move_question_to_front()
         budget = self._request.budget - self._request.cost(with_question.front)
         names_budget = budget - answer_tokens - self._cost_of_groups()
@@ -188,24 +188,23 @@ class NewWindow:
             turn_cost = other_cost + request.cost(self._cutter.cut([group], limits))
         return limits
 
-    def _choose_start(self, answer_tokens: int) -> None:
+    def _choose_start(self, hidden_tokens: int) -> None:
         """Choose the first group to show: of all groups if they fit, or of the newest.
 
-        Groups that were cut leave `answer_tokens` for what answers. At least those of the turn are shown, and the
+        All leave `hidden_tokens` for answers that they do not show. At least those of the turn are shown, and the
         exchange before it if it is short. A turn that leaves nothing to grow begins with half of the budget: with its
         newest messages, and a line for each call before them.
         """
         budget = self._request.budget - self._request.cost(self.history.front)
         self._start = min(
-            self._find_newest_that_fit(budget, answer_tokens),
+            self._find_newest_that_fit(budget, hidden_tokens),
             content.find_newest_non_system(self._cut_groups),
         )
 
-    def _find_newest_that_fit(self, budget: int, answer_tokens: int) -> int:
+    def _find_newest_that_fit(self, budget: int, hidden_tokens: int) -> int:
         groups, costs, recalls = self._cut_groups, self._costs, self._request.answers is not None
         is_whole = self.history.is_complete or (not recalls and self.history.span.whole)
-        is_cut = sum(costs) < sum(self._whole_costs)
-        if is_whole and sum(costs) <= budget - (answer_tokens if is_cut else 0):
+        if is_whole and sum(costs) <= budget - hidden_tokens:
             return 0
         last_index = len(groups) - 1
         turn_start = min(self._turn_start, max(0, last_index))
@@ -266,6 +265,22 @@ class NewWindow:
         return write_earlier_calls(groups, codec.counter, line_tokens=line_tokens, tokens=tokens - frame_cost)
 
     # ── the recall ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _measure_hidden_answers(self) -> int:
+        """Return the tokens of answers that the whole history would not show: of other sessions, and of cut outputs.
+
+        They are measured only if the history fits and leaves few tokens.
+        """
+        answers = self._request.answers
+        free_tokens = self._request.budget - self._request.cost(self.history.front) - sum(self._costs)
+        if (
+            answers is None
+            or not self.history.is_complete
+            or not 0 <= free_tokens < answers.tokens_to_measure
+        ):
+            return 0
+        visible = self._collect_visible(self.history.front, self._cut_groups)
+        return await answers.measure_unseen(visible, self._context)
 
     async def _measure_answers(self) -> int:
         """Return the tokens to keep free for what answers the question, if there are tool calls, which may be cut."""

@@ -208,7 +208,9 @@ class StableHistory:
         if self._record.made_for == self._record.budget:
             return True
         is_same_question = placed.window is not None and placed.window.blocks == window.blocks
-        if is_same_question and self._record.made_for < 0.8 * self._record.budget:
+        recalled_nothing = not window.blocks or not window.blocks[-1].pieces
+        made_for_less = 1.0 if recalled_nothing else 0.8
+        if is_same_question and self._record.made_for < made_for_less * self._record.budget:
             return False  # its recall left out answers that the larger budget has tokens for
         cost = self._request.cost(placed.nodes)
         free_tokens = self._request.budget - cost
