@@ -60,7 +60,8 @@ async def test_a_prompt_says_that_other_sessions_say_nothing_about_its_question(
     base = Prompt(OpenAIChat("gpt-4o")).system("You run a shop.").history(new)
     unrelated = await base.recall(new, "What is vegan, please?").render(budget=1_000)
     assert (
-        "none of 80 messages of other sessions is about the question: none is recalled" in unrelated.warnings
+        "none of 80 messages of other sessions matches enough of the question: none is recalled"
+        in unrelated.warnings
     )
     greeting = await base.recall(new, "Hello, please!").render(budget=1_000)
     assert greeting.warnings == ()

@@ -87,7 +87,7 @@ async def test_one_word_that_few_exchanges_hold_is_enough(
 async def test_a_common_word_by_itself_recalls_nothing(new_session: ACMS) -> None:
     rendered = await _render(new_session, "Tell him to write the next chapter tonight.", budget=1_000)
     assert rendered.use.recalled == 0
-    assert any("is about the question" in warning for warning in rendered.warnings)
+    assert any("matches enough of the question" in warning for warning in rendered.warnings)
 
 
 async def test_unrelated_prompts_recall_nothing_as_a_rule_and_little_at_worst(new_session: ACMS) -> None:
@@ -137,3 +137,31 @@ async def test_a_remark_in_this_session_hides_no_update_of_another(new_session: 
         await new_session.ingest(role, text, created_at=in_two_days)
     rendered = await _render(new_session, "What is my dog's name?", budget=1_000)
     assert "to tablets" in json.dumps(rendered.payload["messages"][:-1])
+
+
+async def test_other_sessions_of_which_nothing_is_near_enough_are_warned_of() -> None:
+    storage = open_storage("memory://")
+    async with ACMS("earlier", storage, None, namespace="team") as session:
+        for number in range(60):
+            words = " ".join(f"word{number}x{index}" for index in range(90))
+            await session.ingest(
+                "user", f"The formatted page is {words}." if number == 5 else f"A page is {words}."
+            )
+            await session.ingest("assistant", "Read.")
+    question = "How do I like my answers formatted for the quarterly board report?"
+    async with ACMS("now", storage, None, namespace="team") as session:
+        for _ in range(3):
+            await session.ingest(
+                "user", "I like my answers formatted as a table for the quarterly board report."
+            )
+            await session.ingest("assistant", "Noted.")
+        rendered = (
+            await Prompt(OpenAIChat("gpt-4o"))
+            .history(session)
+            .recall(session, question)
+            .user(question)
+            .render(budget=2000)
+        )
+    warnings = [warning for warning in rendered.warnings if "of other sessions" in warning]
+    assert rendered.use.recalled == 0
+    assert len(warnings) == 1

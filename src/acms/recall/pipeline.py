@@ -265,7 +265,8 @@ def _limit_candidates(ranked: RankedLog, request: Recall, frame: Frame) -> Ranke
         ranking.include_always(np.arange(corpus.start))
     elif is_unrelated and find_content_words(ranking.query):
         warning = (
-            f"none of {corpus.start:,} messages of other sessions is about the question: none is recalled"
+            f"none of {corpus.start:,} messages of other sessions matches enough of the question: "
+            "none is recalled"
         )
         return replace(ranked, warnings=(*ranked.warnings, warning))
     return ranked
